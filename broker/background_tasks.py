@@ -58,7 +58,6 @@ class BackgroundTasks:
             await asyncio.wait(self._running, timeout=timeout_s)
 
     async def close(self) -> None:
-        """Cancel all, and wait for their ends."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)

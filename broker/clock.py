@@ -10,8 +10,6 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time."""
-
     def now_ms(self) -> int:
         """Wall time, milliseconds since the epoch."""
         ...

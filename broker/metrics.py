@@ -62,8 +62,6 @@ class ThrottleMetrics:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class ListenerMetrics:
-    """Connections of one listener since the start."""
-
     accepted: int = 0
     closed: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     """By reason: `client` when the client closed it."""

@@ -16,6 +16,7 @@ from broker.client.admin_types import GroupDescription, LogDir, NewTopic, Transa
 from broker.client.archive_status import PartitionArchive, archive_statuses
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.denials import DENIED
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
 from broker.client.partition_offsets import MAX_TIMESTAMP, list_offsets
 from broker.client.producer import Producer
@@ -30,7 +31,6 @@ from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
-from pykafka_ui.status import FORBIDDEN
 from pykafka_ui.v3.record_json import RecordToSend
 from pykafka_ui.values import Decoder
 
@@ -248,7 +248,7 @@ class Console:
         try:
             return self._kept(key, ask)
         except BrokerError as error:
-            if error.code in FORBIDDEN:
+            if error.code in DENIED:
                 return forbidden
             raise
 

@@ -37,7 +37,6 @@ class Listing(Generic[T]):
         return self.address(sort=f"-{column}" if self.sort == column else column, page=1)
 
     def direction(self, column: str) -> str:
-        """For `aria-sort`."""
         return {column: "ascending", f"-{column}": "descending"}.get(self.sort, "none")
 
 

@@ -22,8 +22,6 @@ from pykafka_ui.history import STEP_S
 
 
 class Renderer:
-    """Templates with escaping, and what they all need."""
-
     def __init__(self, console: Console, version: str, *, allow_changes: bool = False) -> None:
         self._console = console
         self._templates = jinja2.Environment(
@@ -147,7 +145,6 @@ def kept_text(settings: Mapping[str, str]) -> str:
 
 
 def segment(name: str) -> str:
-    """A name as one part of an address."""
     return quote(name, safe="")
 
 

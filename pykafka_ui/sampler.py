@@ -20,12 +20,12 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
 from broker.client.committed_offsets import offsets_of_groups
+from broker.client.denials import DENIED
 from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.history import Growth, History
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
-from pykafka_ui.status import FORBIDDEN
 
 CPU_SHARE = 0.008
 ENDS_S, SIZES_S, GROUPS_S = 2.0, 30.0, 5.0
@@ -344,5 +344,5 @@ def _unread(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dic
 
 def _refuse_all_but_forbidden(error: BrokerError | UnsupportedVersion) -> None:
     """What this client may not see, or the brokers do not know, is not there. Any other error is one."""
-    if isinstance(error, BrokerError) and error.code not in FORBIDDEN:
+    if isinstance(error, BrokerError) and error.code not in DENIED:
         raise error

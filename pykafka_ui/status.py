@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from broker.client.cluster_metadata import UnknownTopic
+from broker.client.denials import DENIED
 from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from pykafka_ui.loads.places import UnknownPlace
 
-FORBIDDEN = (
-    ErrorCode.topic_authorization_failed,
-    ErrorCode.group_authorization_failed,
-    ErrorCode.cluster_authorization_failed,
-    ErrorCode.transactional_id_authorization_failed,
-)
 _STATUS = {
-    **dict.fromkeys(FORBIDDEN, 403),
+    **dict.fromkeys(DENIED, 403),
     ErrorCode.unknown_topic_or_partition: 404,
     ErrorCode.group_id_not_found: 404,
     ErrorCode.topic_already_exists: 409,

@@ -39,7 +39,11 @@ def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[
 
 def group_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a group: its `overrides`, else the broker's settings."""
-    return _overridden(_defaults(dynamic, GROUP_KEYS, BROKER_KEYS), overrides, ConfigSource.DYNAMIC_GROUP_CONFIG)
+    defaults = [
+        entry if entry.synonyms else entry._replace(synonyms=(ConfigSynonym(entry.name, entry.value, entry.source),))
+        for entry in _defaults(dynamic, GROUP_KEYS, BROKER_KEYS)
+    ]  # unlike a topic's, a default of a group alone is told as a synonym
+    return _overridden(defaults, overrides, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
 
 def _overridden(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.share_requests import refused
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DELETE_SHARE_OFFSETS_GROUP, DELETE_SHARE_OFFSETS_TOPIC
 
@@ -19,20 +20,20 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         topic_ids = [known[name].topic_id for name in names if name in known and name in allowed]
         results = await context.share.states.delete(body.group_id, topic_ids)
     except BrokerError as error:
-        return {"error_code": error.code, "error_message": error.message or None, "responses": ()}
+        return refused(error)
 
     def answer(name: str) -> Fields:
-        error: BrokerError | None
         topic = known.get(name)
         if name not in allowed:
             error = context.refusal(client, DELETE_SHARE_OFFSETS_TOPIC, name)
-        elif topic is None or topic.topic_id not in results:
+        elif topic is None:
+            error = BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
+        elif topic.topic_id not in results:
             error = BrokerError(ErrorCode.unknown_topic_or_partition, "There is no offset information to delete.")
-        else:
-            error = results[topic.topic_id]
-        if error is None and topic is not None:
+        elif (failed := results[topic.topic_id]) is None:
             return {"topic_name": name, "topic_id": topic.topic_id}
-        assert error is not None
-        return {"topic_name": name, "error_code": error.code, "error_message": error.message}
+        else:
+            error = failed
+        return {"topic_name": name, **refused(error)}
 
     return {"responses": [answer(name) for name in names]}

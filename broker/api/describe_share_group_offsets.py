@@ -7,13 +7,15 @@ partitions that other brokers lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.named_topics import NO_ID
+from broker.api.share_requests import refused
 from broker.coordinator.modern_group_messages import TopicIdPartition
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_SHARE_OFFSETS_GROUP, DESCRIBE_SHARE_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import Topic
@@ -28,66 +30,52 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 async def _describe(context: ApiContext, client: Client, asked: Any) -> Fields:
-    group_id, topics = asked.group_id, []
+    known, topics = context.topics.metadata.topics, []
     try:
-        context.check(client, DESCRIBE_SHARE_OFFSETS_GROUP, group_id)
-        for topic, numbers in _asked(context, client, asked):
-            if isinstance(topic, Topic):
-                partitions = await _partitions(context, group_id, topic, numbers)
-                topics.append({"topic_name": topic.name, "topic_id": topic.topic_id, "partitions": partitions})
+        context.check(client, DESCRIBE_SHARE_OFFSETS_GROUP, asked.group_id)
+        for name, numbers in _asked(context, asked):
+            allowed = context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, name)
+            if asked.topics is None and not allowed:
                 continue
-            denied = not context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, topic)
-            code = DESCRIBE_SHARE_OFFSETS_TOPIC.code if denied else 0
-            partitions = [{"partition_index": one, "start_offset": -1, "error_code": code} for one in numbers]
-            topics.append({"topic_name": topic, "topic_id": NO_ID, "partitions": partitions})
+            code = ErrorCode.none if allowed else DESCRIBE_SHARE_OFFSETS_TOPIC.code
+            topic = known.get(name) if allowed else None
+            found = {} if topic is None else await _summaries(context, asked.group_id, topic, numbers)
+            partitions = [_row(context, name, one, found.get(one, _NOTHING), code) for one in dict.fromkeys(numbers)]
+            topic_id = NO_ID if topic is None else topic.topic_id
+            topics.append({"topic_name": name, "topic_id": topic_id, "partitions": partitions})
     except BrokerError as error:
-        return {"group_id": group_id, "topics": (), "error_code": error.code, "error_message": error.message or None}
-    return {"group_id": group_id, "topics": topics}
+        return {"group_id": asked.group_id, **refused(error)}
+    return {"group_id": asked.group_id, "topics": topics}
 
 
-def _asked(context: ApiContext, client: Client, asked: Any) -> Iterable[tuple[Topic | str, Iterable[int]]]:
-    """Topics and partitions; the name of one that does not exist, or that the client must not see."""
-    topics = context.topics.metadata.topics
+def _asked(context: ApiContext, asked: Any) -> Iterable[tuple[str, Iterable[int]]]:
+    """The topics that are named, or else those that the group reads, and their partitions."""
     if asked.topics is not None:
-        for one in asked.topics:
-            allowed = context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, one.topic_name)
-            yield (topics.get(one.topic_name, one.topic_name) if allowed else one.topic_name), one.partitions
-        return
-    for topic_id, shares in context.groups.share_group(asked.group_id).states.initialized.items():
-        topic = topics.get(shares.name)
-        if topic is None or topic.topic_id != topic_id:
-            continue
-        if context.allows(client, DESCRIBE_SHARE_OFFSETS_TOPIC, topic.name):
-            yield topic, sorted(shares.partitions)
+        return [(one.topic_name, one.partitions) for one in asked.topics]
+    names = context.topics.metadata.topic_names
+    reads = context.groups.share_group(asked.group_id).states.initialized.items()
+    return [(shares.name, sorted(shares.partitions)) for topic_id, shares in reads if topic_id in names]
 
 
-async def _partitions(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> list[Fields]:
-    asked = [TopicIdPartition(topic.topic_id, number) for number in dict.fromkeys(numbers)]
-    known = [one for one in asked if one.partition in topic.partitions]  # a request may name millions of others
-    found: Mapping[TopicIdPartition, ShareState | BrokerError]
-    found = await context.share.states.summaries(group_id, known)
-    partitions: list[Fields] = []
-    for one in asked:
-        summary = found.get(one, _NOTHING)
-        if isinstance(summary, BrokerError):
-            summary = _NOTHING  # as in Kafka
-        lag = _lag(context, TopicPartition(topic.name, one.partition), summary)
-        partitions.append(
-            {
-                "partition_index": one.partition,
-                "start_offset": summary.start_offset,
-                "leader_epoch": summary.leader_epoch,
-                "lag": lag,
-            }
-        )
-    return partitions
+async def _summaries(context: ApiContext, group_id: str, topic: Topic, numbers: Iterable[int]) -> dict[int, ShareState]:
+    """By partition. An error is as good as no state, as in Kafka."""
+    # A request may name millions of partitions that do not exist.
+    wanted = [TopicIdPartition(topic.topic_id, one) for one in dict.fromkeys(numbers) if one in topic.partitions]
+    found = await context.share.states.summaries(group_id, wanted)
+    return {one.partition: state for one, state in found.items() if isinstance(state, ShareState)}
 
 
-def _lag(context: ApiContext, tp: TopicPartition, summary: ShareState) -> int:
-    if summary.start_offset < 0 or summary.delivery_complete_count < 0:
-        return -1
-    try:
-        end = context.topics.partition(tp).high_watermark
-    except BrokerError:
-        return -1
-    return max(end - summary.start_offset - summary.delivery_complete_count, 0)
+def _row(context: ApiContext, name: str, number: int, state: ShareState, code: int) -> Fields:
+    start, _, leader_epoch, _, complete = state
+    lag = -1
+    if start >= 0 and complete >= 0:
+        with suppress(BrokerError):
+            end = context.topics.partition(TopicPartition(name, number)).high_watermark
+            lag = max(end - start - complete, 0)
+    return {
+        "partition_index": number,
+        "start_offset": start,
+        "leader_epoch": leader_epoch,
+        "lag": lag,
+        "error_code": code,
+    }

@@ -19,12 +19,14 @@ NO_ID: Final = uuid.UUID(int=0)
 
 
 class NamedTopic(NamedTuple):
-    """A topic of an OffsetCommit or OffsetFetch that calls it by its id. `name` is empty if no topic has the id."""
+    """A topic of an OffsetCommit or OffsetFetch that calls it by its id."""
 
     name: str
+    """If no topic has the id, one that no topic can have."""
     topic_id: uuid.UUID
     partitions: Sequence[Any]
     partition_indexes: Sequence[int]
+    is_known: bool
 
 
 def name_of(context: ApiContext, topic_id: uuid.UUID | None) -> str:
@@ -38,18 +40,19 @@ def named_topics(context: ApiContext, topics: Sequence[Any]) -> Sequence[Any]:
         return topics
     return [
         NamedTopic(
-            name_of(context, topic.topic_id),
+            name or f"id {topic.topic_id}",
             topic.topic_id or NO_ID,
             field(topic, "partitions", ()),
             field(topic, "partition_indexes", ()),
+            bool(name),
         )
-        for topic in topics
+        for topic, name in ((topic, name_of(context, topic.topic_id)) for topic in topics)
     ]
 
 
 def is_unknown_id(topic: Any) -> bool:
     """Whether a topic of `named_topics` was called by an id that no topic has."""
-    return isinstance(topic, NamedTopic) and not topic.name
+    return not field(topic, "is_known", True)
 
 
 def check_named(context: ApiContext, client: Client, need: Permission, name: str, topic_id: uuid.UUID) -> None:

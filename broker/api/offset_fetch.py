@@ -7,8 +7,7 @@ once (KIP-709). 9 — a member of a consumer group names its epoch (KIP-848). 10
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
@@ -41,7 +40,10 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         reply, refused = await _fetch(context, client, group.group_id, topics, stable, member)
         rows = _topics(reply, refused)
         if request.version >= _FIRST_WITH_TOPIC_IDS:
-            rows = _with_ids(context, topics, rows) if reply.error is ErrorCode.none else []
+            # Of all topics those are left out, as in Kafka, that were deleted and have no id any more.
+            known = context.topics.metadata.topics
+            ids = {topic.name: topic.topic_id for topic in (known.values() if topics is None else topics)}
+            rows = [{**row, "topic_id": ids[row["name"]]} for row in rows if row["name"] in ids]
         answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": rows})
     return {"groups": answers}
 
@@ -53,10 +55,10 @@ async def _fetch(
     topics: Sequence[Any] | None,
     stable: bool,
     member: FetchingMember = NO_MEMBER,
-) -> tuple[FetchReply, list[TopicPartition]]:
-    """The reply, and the partitions that were asked for and that the client may not describe."""
+) -> tuple[FetchReply, dict[TopicPartition, ErrorCode]]:
+    """The reply, and an error for each partition that was asked for and that the client may not see."""
     if not context.allows(client, FETCH_OFFSETS_GROUP, group_id):
-        return FetchReply(FETCH_OFFSETS_GROUP.code, {}), []
+        return FetchReply(FETCH_OFFSETS_GROUP.code, {}), {}
     if topics is None:
         reply = await context.groups.fetch_offsets(group_id, None, require_stable=stable, member=member)
         shown = {
@@ -64,14 +66,17 @@ async def _fetch(
             for tp, found in reply.offsets.items()
             if context.allows(client, FETCH_OFFSETS_TOPIC, tp.topic, asked=False)
         }
-        return dataclasses.replace(reply, offsets=shown), []
+        return reply._replace(offsets=shown), {}
     wanted: list[TopicPartition] = []
-    refused: list[TopicPartition] = []
+    refused: dict[TopicPartition, ErrorCode] = {}
     for topic in topics:
-        if is_unknown_id(topic):
-            continue  # `_with_ids` answers for it
         of_topic = [TopicPartition(topic.name, index) for index in topic.partition_indexes]
-        (wanted if context.allows(client, FETCH_OFFSETS_TOPIC, topic.name) else refused).extend(of_topic)
+        if is_unknown_id(topic):
+            refused |= dict.fromkeys(of_topic, ErrorCode.unknown_topic_id)
+        elif context.allows(client, FETCH_OFFSETS_TOPIC, topic.name):
+            wanted += of_topic
+        else:
+            refused |= dict.fromkeys(of_topic, FETCH_OFFSETS_TOPIC.code)
     return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable, member=member), refused
 
 
@@ -107,7 +112,7 @@ def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
     ]
 
 
-def _topics(reply: FetchReply, refused: Sequence[TopicPartition]) -> list[Fields]:
+def _topics(reply: FetchReply, refused: Mapping[TopicPartition, ErrorCode]) -> list[Fields]:
     answers: list[tuple[TopicPartition, Fields]] = [
         (
             tp,
@@ -122,23 +127,8 @@ def _topics(reply: FetchReply, refused: Sequence[TopicPartition]) -> list[Fields
         for tp, found in reply.offsets.items()
     ]
     if reply.error is ErrorCode.none:
-        answers += [(tp, _no_offset(tp, FETCH_OFFSETS_TOPIC.code)) for tp in refused]
+        answers += [(tp, _no_offset(tp, code)) for tp, code in refused.items()]
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
-
-
-def _with_ids(context: ApiContext, asked: Sequence[Any] | None, rows: Sequence[Fields]) -> list[Fields]:
-    """The topics of an answer with their ids, and an error for each asked id that no topic has. Of all topics those are
-    left out, as in Kafka, that were deleted and have no id any more."""
-    if asked is None:
-        topics = context.topics.metadata.topics
-        return [{**row, "topic_id": topics[row["name"]].topic_id} for row in rows if row["name"] in topics]
-    ids = {topic.name: topic.topic_id for topic in asked}
-    answers: list[Fields] = [{**row, "topic_id": ids[row["name"]]} for row in rows]
-    for topic in filter(is_unknown_id, asked):
-        unknown = (TopicPartition("", index) for index in topic.partition_indexes)
-        missing = [_no_offset(tp, ErrorCode.unknown_topic_id) for tp in unknown]
-        answers.append({"topic_id": topic.topic_id, "partitions": missing})
-    return answers
 
 
 def _no_offset(tp: TopicPartition, error: ErrorCode) -> Fields:

@@ -328,7 +328,6 @@ class ArchiveManager:
             )
 
     def update_config(self, settings: ArchiveSettings) -> None:
-        """The settings of the broker have changed."""
         self._settings = settings
 
     async def close(self) -> None:

@@ -22,7 +22,6 @@ class ArchiveMarker:
     """The marker of one cluster's archive, as one broker knows it. Blocks; for any thread."""
 
     def __init__(self, storage: Storage, cluster_id: str, directory: Path) -> None:
-        """`directory`: where the broker keeps its note."""
         self._storage = storage
         self._path = marker(cluster_id)
         self._note = directory / NOTE

@@ -39,8 +39,6 @@ class ClosedSegment(NamedTuple):
 
 
 class LogView(Protocol):
-    """What the machine asks of the leader's log."""
-
     @property
     def start(self) -> int:
         """The first offset that readers see."""
@@ -214,7 +212,6 @@ class ArchiveState:
     # --- what came of it
 
     def loaded(self, manifest: Manifest, now: float) -> None:
-        """The manifest was read."""
         self._well()
         self.manifest = manifest
         if manifest.start:

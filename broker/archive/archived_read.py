@@ -97,7 +97,6 @@ class ArchivedPartition:
     # --- records
 
     def read(self, offset: int, max_bytes: int, up_to: int) -> FileSlice | None:
-        """See `ArchivedLog.read`."""
         for chunk in self._chunks_from(offset, up_to):
             cached, found = self._in(chunk, lambda cached, file: _slice(cached, file, offset, max_bytes, up_to))
             if found is not None:
@@ -132,7 +131,6 @@ class ArchivedPartition:
     # --- transactions
 
     def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
-        """See `ArchivedLog.aborted_in`."""
         if isinstance(found.file, ChunkFile):
             cached = found.file.cached
             past = cached.index.offset_after(found.position + found.length)
@@ -157,7 +155,6 @@ class ArchivedPartition:
     # --- times
 
     def offset_for_timestamp(self, ms: int, start: int, up_to: int) -> tuple[int, int] | None:
-        """See `ArchivedLog.offset_for_timestamp`."""
         for segment in self.manifest.segments_between(start, up_to):
             if segment.max_timestamp < ms:
                 continue
@@ -173,7 +170,6 @@ class ArchivedPartition:
         return segment.marks[max(following - 1, 0)].offset
 
     def max_timestamp(self, start: int, up_to: int) -> tuple[int, int] | None:
-        """See `ArchivedLog.max_timestamp`."""
         latest = max((segment.max_timestamp for segment in self.manifest.segments_between(start, up_to)), default=-1)
         while latest >= 0:
             found = self.offset_for_timestamp(latest, start, up_to)

@@ -76,8 +76,6 @@ class StoreRead(ColdRead):
 
 @dataclass(slots=True)
 class CachedChunk:
-    """A chunk that is on this disk."""
-
     chunk: Chunk
     path: Path
     index: ChunkIndex

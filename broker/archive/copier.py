@@ -42,8 +42,6 @@ class CopyStopped(PykafkaError):
 
 
 class Store(Protocol):
-    """What a copier asks of `Storage`."""
-
     def open_output(self, path: str) -> Any: ...
 
     def sync(self, path: str) -> None: ...

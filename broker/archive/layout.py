@@ -82,8 +82,6 @@ def begin_of(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """The paths of one partition."""
-
     cluster_id: str
     topic_id: uuid.UUID
     partition: int
@@ -94,7 +92,6 @@ class PartitionPlace:
 
     @property
     def manifest(self) -> str:
-        """The directory of the manifest's entries."""
         return f"{self.directory}/{MANIFEST_DIRECTORY}"
 
     def entry(self, number: int) -> str:

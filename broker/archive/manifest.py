@@ -139,8 +139,6 @@ Change = Add | Start | Truncate | Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object of the manifest."""
-
     number: int
     epoch: int
     """The leader epoch of who wrote it."""

@@ -154,7 +154,6 @@ class ManifestStore:
         return entry
 
     def _numbers(self) -> list[int]:
-        """The numbers of the entries, ascending."""
         numbers = (number_of(name) for name in self.storage.names(self.place.manifest))
         return sorted(number for number in numbers if number is not None)
 

@@ -50,8 +50,6 @@ class Problem(NamedTuple):
 
 @dataclass
 class Report:
-    """What was found out about one partition."""
-
     place: PartitionPlace
     manifest: Manifest = field(default_factory=Manifest)
     """As far as it could be read."""

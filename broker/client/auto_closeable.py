@@ -7,8 +7,6 @@ from typing import Self
 
 
 class AutoCloseable(ABC):
-    """A context manager whose exit calls `close`."""
-
     @abstractmethod
     def close(self) -> None:
         """Free what it holds."""

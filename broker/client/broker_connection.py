@@ -178,7 +178,6 @@ class BrokerConnection(AutoCloseable):
 
     @property
     def address(self) -> str:
-        """`host:port`, as in error messages."""
         return f"{self.host}:{self.port}"
 
     @property

@@ -24,6 +24,11 @@ class Node(NamedTuple):
     port: int
     rack: str | None = None
 
+    @property
+    def address(self) -> str:
+        """As in `bootstrap.servers`."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
         return f"broker {self.id} at {self.host}:{self.port}"
 
@@ -110,7 +115,6 @@ class UnknownTopic(BrokerError):
 
 
 def parse_metadata(body: Any) -> Metadata:
-    """Parse a Metadata response of any version."""
     brokers = {
         int(broker.node_id): Node(int(broker.node_id), broker.host, int(broker.port), field(broker, "rack"))
         for broker in body.brokers

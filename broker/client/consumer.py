@@ -327,7 +327,6 @@ class Consumer(AutoCloseable):
         return self._offsets
 
     def _keep(self, asked: FetchFrom, fetched: FetchedPartition, error: BrokerError | None) -> None:
-        """Keep what a broker answered about a partition."""
         if error is not None:
             if not error.retriable:
                 self._failures[asked.tp] = error

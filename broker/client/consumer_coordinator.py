@@ -443,7 +443,6 @@ class GroupSubscription:
         self._losses = self._member.losses
 
     def _take(self, assignment: Sequence[TopicPartition]) -> None:
-        """Apply a new assignment: revoke first, then assign."""
         self._give_up()  # it may have lost its partitions and rejoined
         had, self._has = self._has, list(assignment)
         going = sorted(set(had) - set(assignment))

@@ -43,8 +43,6 @@ class FetchLimits(NamedTuple):
 
 
 class FetchFrom(NamedTuple):
-    """One partition in a request."""
-
     tp: TopicPartition
     topic_id: uuid.UUID | None
     leader_epoch: int

@@ -83,7 +83,6 @@ class LeaderFetches(AutoCloseable):
 
     @property
     def in_flight(self) -> bool:
-        """Whether a request is not answered yet."""
         return bool(self._requests)
 
     def send(

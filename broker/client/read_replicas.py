@@ -38,7 +38,6 @@ class ReadReplicas:
         return self._rack
 
     def prefer(self, tp: TopicPartition, broker_id: int) -> None:
-        """The leader says to read from this broker."""
         self._chosen[tp] = broker_id, time.monotonic() + self._lease_s
 
     def fall_back(self, tp: TopicPartition) -> bool:

@@ -50,7 +50,6 @@ class Acls:
     """Call `load`, then `watch`; after that the authorizer decides by what the cluster has agreed."""
 
     def __init__(self, store: AclStore, call: ClusterStore, authorizer: Authorizer, *, allow_if_none: bool) -> None:
-        """`allow_if_none`: `allow.everyone.if.no.acl.found`."""
         self._store = store
         self._call = call
         self._authorizer = authorizer

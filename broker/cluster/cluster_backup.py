@@ -62,8 +62,6 @@ GroupOffsets = Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 
 @dataclass(frozen=True)
 class ClusterBackup:
-    """The metadata of one cluster at one moment."""
-
     cluster_id: str
     controller_epoch: int
     time_ms: int

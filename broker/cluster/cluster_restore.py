@@ -56,8 +56,6 @@ _READ_AT_ONCE = 8
 
 
 class ArchiveEnd(NamedTuple):
-    """What the archive has of one partition."""
-
     start: int
     end: int
     epoch: int
@@ -74,8 +72,6 @@ class MovedOffset(NamedTuple):
 
 @dataclass(frozen=True)
 class RestoredCluster:
-    """What a restore brings back."""
-
     backup: ClusterBackup
     topics: Mapping[str, TopicRecord]
     ends: Mapping[TopicPartition, ArchiveEnd]

@@ -112,7 +112,6 @@ class PartitionReassignments:
         return election
 
     def running(self) -> dict[TopicPartition, PartitionInfo]:
-        """The partitions that are being reassigned."""
         return {
             TopicPartition(topic.name, index): info
             for topic in self._topics.metadata.topics.values()

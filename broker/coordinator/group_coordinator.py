@@ -415,7 +415,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(shard, ErrorCode):
             return shard, {}
         group = shard.groups.get(group_id)
-        if group is None or group.is_dead:
+        if group is None or group.is_dead or isinstance(group, ShareGroup):
             return ErrorCode.group_id_not_found, {}
         results = group.deletable_offsets(partitions)
         if results is None:

@@ -7,7 +7,6 @@ in the replies. Times are in ms.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.coordinator.group_records import MemberMetadata, OffsetAndMetadata
@@ -22,8 +21,7 @@ MAX_REASON_LENGTH = 255
 NO_OFFSET = OffsetAndMetadata(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(NamedTuple):
     """JoinGroup. `protocols` are (name, metadata), in the member's order of preference."""
 
     group_id: str
@@ -48,8 +46,7 @@ class JoinRequest:
         return self.session_timeout_ms if self.rebalance_timeout_ms < 0 else self.rebalance_timeout_ms
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(NamedTuple):
     """A member as the leader sees it. `metadata` is its subscription for the chosen protocol."""
 
     member_id: str
@@ -57,8 +54,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinReply:
+class JoinReply(NamedTuple):
     """The generation a member has joined. `members` is empty for all but the leader."""
 
     error: ErrorCode
@@ -72,8 +68,7 @@ class JoinReply:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     """SyncGroup. Only the leader's `assignments` (member id → bytes) are read."""
 
     group_id: str
@@ -86,16 +81,14 @@ class SyncRequest:
     protocol_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SyncReply:
+class SyncReply(NamedTuple):
     error: ErrorCode
     assignment: bytes = b""
     protocol_type: str | None = None
     protocol_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeavingMember:
+class LeavingMember(NamedTuple):
     """A member to remove, by id. An operator may name a static member by its instance id alone."""
 
     member_id: str = ""
@@ -104,16 +97,14 @@ class LeavingMember:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveReply:
+class LeaveReply(NamedTuple):
     """One result per member, in the order of the request."""
 
     error: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(NamedTuple):
     """OffsetCommit. Of each offset `offset`, `leader_epoch`, `metadata` and `commit_timestamp` are read; a timestamp of
     -1 stands for now."""
 
@@ -140,8 +131,7 @@ class FetchingMember(NamedTuple):
 NO_MEMBER = FetchingMember()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReply:
+class FetchReply(NamedTuple):
     """OffsetFetch of one group. A requested partition without a commit has `NO_OFFSET`."""
 
     error: ErrorCode
@@ -150,8 +140,7 @@ class FetchReply:
     unstable: Collection[TopicPartition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(NamedTuple):
     """DescribeGroups of one group. A group that does not exist has the state Dead."""
 
     error: ErrorCode

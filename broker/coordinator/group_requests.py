@@ -116,11 +116,11 @@ def _rejoin_as_static(
     reply = group.generation_reply(new_member_id)
     is_leader = group.roster.leader == new_member_id
     if request.can_skip_assignment:
-        reply = replace(reply, skip_assignment=is_leader)
+        reply = reply._replace(skip_assignment=is_leader)
     else:
         # Before KIP-814 a client that sees itself as leader assigns again, and a stable group would not pass its new
         # assignment on. So the reply names its old id as leader.
-        reply = replace(reply, leader=leader_before, members=())
+        reply = reply._replace(leader=leader_before, members=())
     group.store(group.snapshot(now), StaticRejoin(waiter, reply, before))
 
 

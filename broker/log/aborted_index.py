@@ -56,7 +56,6 @@ class AbortedIndex:
         self._bases = sorted(bases)
 
     def __bool__(self) -> bool:
-        """Whether there is any aborted transaction."""
         return bool(self._bases)
 
     def note(self, base_offset: int, entry: AbortedEntry) -> None:

@@ -69,7 +69,6 @@ def numbers_of(column: pa.Array) -> Int64s:
 
 
 def are_there(column: pa.Array) -> Bools:
-    """Which elements are not null."""
     if not column.null_count:
         return np.ones(len(column), np.bool_)
     bits = np.frombuffer(column.buffers()[0], np.uint8)

@@ -76,8 +76,6 @@ class _Cleaning:
 
 
 class Cleaner:
-    """One compaction at a time over all logs."""
-
     def __init__(
         self,
         directories: Sequence[LogDirectory],

@@ -260,7 +260,6 @@ class LogManager:
 
     @property
     def directories(self) -> list[Path]:
-        """All of log.dirs."""
         return [directory.path for directory in self._directories]
 
     def disk_failures(self) -> dict[Path, str]:
@@ -269,7 +268,6 @@ class LogManager:
 
     @property
     def failures(self) -> dict[Path, str]:
-        """The directories that are offline, and why."""
         return {directory.path: directory.failure for directory in self._directories if directory.failure}
 
     @property

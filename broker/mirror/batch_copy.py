@@ -117,7 +117,6 @@ class _Pending:
         self.whole = False
 
     def copy(self, stamp: Callable[[], Stamp]) -> Iterator[BatchCopy]:
-        """The batches to produce."""
         records = self._records[self._start : self.end]
         if self.whole:
             patch_base_offset(records, 0, 0, -1)

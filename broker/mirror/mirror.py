@@ -439,7 +439,6 @@ class _Session(AutoCloseable):
         add_partitions(self._target, self._handle, new)
 
     def _commit(self) -> None:
-        """Commit what was copied, with the progress."""
         dirty = [partition for partition in self._partitions.values() if partition.dirty]
         if not dirty:
             return

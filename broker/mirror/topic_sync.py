@@ -136,7 +136,6 @@ class TopicSync:
         }
 
     def _tell(self, message: str) -> None:
-        """Log a warning once."""
         if message not in self._told:
             self._told.add(message)
             logger.warning("%s", message)

@@ -471,6 +471,5 @@ class Connection(asyncio.BufferedProtocol):
         self.close(reason, str(error))
 
     def _fail(self, error: BaseException) -> None:
-        """Close because of an error on our side."""
         logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
         self.close(FAILED)

@@ -79,7 +79,6 @@ class FrameReader:
         return ()
 
     def drop(self) -> None:
-        """Drop an incomplete frame and release its memory."""
         taken, self._taken, self._frame, self._head = self._taken, 0, None, b""
         self.partial = self.starved = False
         self._memory.finished(self, taken)

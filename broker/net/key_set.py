@@ -148,7 +148,6 @@ class KeySet:
         self._set_timer()
 
     def _report(self, error: Exception) -> None:
-        """An outage is reported once."""
         if not self._failing:
             state = "logins wait for them" if self._current is None else "those from before stay"
             expected = isinstance(error, PykafkaError | ValueError)

@@ -195,7 +195,6 @@ class ListenerSet:
 
     @property
     def throttled_count(self) -> int:
-        """The connections whose clients are throttled now."""
         return sum([connection.muted for connection in self._connections])
 
     def _close_sockets(self) -> None:

@@ -72,7 +72,6 @@ class PeerConnection:
 
     @property
     def address(self) -> str:
-        """`host:port`, as in error messages."""
         return f"{self.host}:{self.port}"
 
     @property

@@ -27,8 +27,6 @@ COUNT_THEIR_ERRORS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
 
 
 class Peer(Protocol):
-    """The client of a request."""
-
     @property
     def host(self) -> str: ...
     @property

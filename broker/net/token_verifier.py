@@ -26,8 +26,6 @@ _OPTION: Final = "unsecuredValidator"
 
 
 class TokenVerifier(Protocol):
-    """Checks tokens."""
-
     def start(self) -> None: ...
 
     def close(self) -> None: ...
@@ -38,8 +36,6 @@ class TokenVerifier(Protocol):
 
 
 class SignedTokens:
-    """Tokens that the identity provider has signed."""
-
     def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock, *, timeout_s: float = KEYS_TIMEOUT_S) -> None:
         self._keys = keys
         self._rules = rules
@@ -47,11 +43,9 @@ class SignedTokens:
         self._timeout_s = timeout_s
 
     def start(self) -> None:
-        """Begin to fetch keys."""
         self._keys.start()
 
     def close(self) -> None:
-        """Fetch no more keys."""
         self._keys.close()
 
     async def verify(self, token: str) -> AccessToken:

@@ -88,7 +88,6 @@ class Table:
 
     @functools.cached_property
     def columns(self) -> dict[str, Field]:
-        """All fields of the class."""
         hints = typing.get_type_hints(self.row, include_extras=True)
         if self.is_tuple:
             defaults = self.row._field_defaults

@@ -73,7 +73,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
         return LENGTH_END + self.length
 
     @property

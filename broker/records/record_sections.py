@@ -110,8 +110,6 @@ _OF_SECTION: Final = [Head.POSITION, Head.SIZE, Head.COUNT, Head.ATTRIBUTES]
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The arguments of `columns.decode_columns`."""
-
     fields: frozenset[str]
     low: int
     high: int

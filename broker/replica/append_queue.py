@@ -26,7 +26,6 @@ class AppendQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the next append has to wait."""
         return self._task is not None
 
     def add(self, begin: Callable[[], PendingAppend[T]]) -> asyncio.Future[T]:

@@ -282,7 +282,6 @@ class Partition(Replica):
         return max(found)[2] if found else NO_REPLICA
 
     def is_in_sync(self, replica: int) -> bool:
-        """Whether the broker is in the ISR."""
         return self.in_sync is not None and replica in self.in_sync.isr
 
     def is_known(self, replica: int) -> bool:

@@ -489,7 +489,6 @@ class ReplicaFetcher:
         return offset
 
     def _put_off(self, key: Key, followed: _Followed, error: BrokerError) -> None:
-        """Leave a partition out for a while."""
         if self._followed.get(key) is not followed:
             return
         text = str(error)

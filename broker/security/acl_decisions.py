@@ -34,8 +34,6 @@ _IMPLIED_BY = {
 
 
 class AclSnapshot:
-    """All ACLs at one time."""
-
     def __init__(self, acls: Acls | None = None, *, allow_if_none: bool = False) -> None:
         """`allow_if_none`: whether everybody may use a resource that no ACL applies to."""
         self.allow_if_none = allow_if_none

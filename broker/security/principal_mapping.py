@@ -40,8 +40,6 @@ class _Rule(NamedTuple):
 
 
 class PrincipalMapping:
-    """The rules of one listener."""
-
     def __init__(self, text: str) -> None:
         """Raises ConfigError for text that is no list of rules, and for patterns that are none."""
         self._rules: list[_Rule | None] = []

@@ -80,8 +80,6 @@ class TokenSource:
 
 @dataclasses.dataclass(frozen=True)
 class _Credentials:
-    """What the token endpoint is sent."""
-
     url: str
     client_id: str
     secret: str = dataclasses.field(repr=False)

@@ -108,6 +108,10 @@ class ClusterPersister(Persister):
         leader = self._leader(key)
         if leader < 0:
             raise BrokerError(ErrorCode.coordinator_not_available, f"no broker coordinates {key.coordinator_key}")
+        broker = self._topics.metadata.brokers.get(leader)
+        if broker is not None and not broker.features:
+            text = f"broker {leader} coordinates {key.coordinator_key}, and its release has no share groups: upgrade it"
+            raise BrokerError(ErrorCode.coordinator_not_available, text)
         return leader
 
     def _leader(self, key: SharePartitionKey) -> int:

@@ -20,7 +20,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.share.dead_letters import WriteDeadLetters
-from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareWrite
+from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareState, ShareWrite
 from broker.share.share_partition_state import (
     AcknowledgementBatch,
     AcquiredRecords,
@@ -289,7 +289,9 @@ class SharePartitions:
         if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
         try:
-            stored = await self._persister.read(key, epoch)
+            stored = await self._in_log(
+                key, epoch, partition.log.log_end_offset, await self._persister.read(key, epoch)
+            )
         except BrokerError as error:
             raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
         reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0
@@ -315,6 +317,22 @@ class SharePartitions:
         self._loaded[key] = share
         share.set_limits(state.limits)  # begins the dead letters that an earlier leader has left
         return share
+
+    async def _in_log(self, key: SharePartitionKey, epoch: int, log_end: int, stored: ShareState) -> ShareState:
+        """The state without the records that an unclean election has lost. What is stored of them must go: others get
+        their offsets, and a later leader would take these for done. (Kafka leaves those out.) A start alone may be
+        behind the end: offsets were altered to it."""
+        if all(batch.last_offset < log_end or not batch.delivery_state for batch in stored.state_batches):
+            return stored
+        start = min(stored.start_offset, log_end)
+        kept = [
+            batch._replace(last_offset=min(batch.last_offset, log_end - 1))
+            for batch in stored.state_batches
+            if batch.first_offset < log_end
+        ]
+        await self._persister.initialize(key, stored.state_epoch, start)
+        await self._persister.write(key, ShareWrite(stored.state_epoch, epoch, start, state_batches=kept))
+        return stored._replace(start_offset=start, state_batches=kept)
 
     def _led(self, key: SharePartitionKey) -> Partition:
         topic = self._topics.metadata.topic_by_id(key.topic_id)

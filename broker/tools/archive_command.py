@@ -47,6 +47,14 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+ArchiveOptions = Annotated[
+    list[str] | None,
+    option(
+        "An option of the store, as archive.options.NAME of the brokers; may be repeated. A value may be "
+        "${env:VARIABLE} or ${file:PATH:KEY}.",
+        "NAME=VALUE",
+    ),
+]
 Topics = Annotated[
     list[str] | None,
     option("Only this topic; may be repeated.", "NAME", "--topic", "-t", autocompletion=complete_topics),
@@ -61,14 +69,7 @@ class StoreOptions:
     archive: Annotated[
         str | None, option("The archive: archive.url of the brokers. Default: a broker is asked for it.", "URL")
     ] = None
-    archive_option: Annotated[
-        list[str] | None,
-        option(
-            "An option of the store, as archive.options.NAME of the brokers; may be repeated. A value may be "
-            "${env:VARIABLE} or ${file:PATH:KEY}.",
-            "NAME=VALUE",
-        ),
-    ] = None
+    archive_option: ArchiveOptions = None
     topic: Topics = None
     as_json: JsonOutput = False
     bootstrap_server: BootstrapServer = None

@@ -7,6 +7,7 @@ file (`--config`), which wins over the environment. Wrong text raises ConfigErro
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import logging
@@ -32,8 +33,9 @@ BOOTSTRAP_VARIABLE = "PYKAFKA_BOOTSTRAP_SERVER"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
 _SECURITY = ("security.", "sasl.", "ssl.")
-_FIRST_CONTACT_MS = "3000"
-"""How long a command tries to reach a first broker. A person is waiting for the error."""
+_ANSWER_MS = 3000
+"""How long a broker has for an answer, and a command for its first contact with one. A person is waiting."""
+_FIRST_CONTACT_MS = str(_ANSWER_MS)
 _COMPLETION_MS = "1500"
 """How long a person who presses Tab waits for a broker's answer."""
 _TIMESTAMPS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
@@ -206,6 +208,16 @@ def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mappin
     if bootstrap:
         properties["bootstrap.servers"] = bootstrap
     return ClientSettings.from_properties(properties)
+
+
+def impatient(settings: ClientSettings, address: str) -> ClientSettings:
+    """The settings to ask the broker at `address` alone, while a person is waiting."""
+    return dataclasses.replace(
+        settings,
+        bootstrap_servers=(address,),
+        request_timeout_ms=min(settings.request_timeout_ms, _ANSWER_MS),
+        socket_connection_setup_timeout_ms=min(settings.socket_connection_setup_timeout_ms, _ANSWER_MS),
+    )
 
 
 @contextlib.contextmanager

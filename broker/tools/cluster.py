@@ -7,7 +7,6 @@ that was killed stays in the cluster's metadata until its ZooKeeper session ends
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +20,7 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, PartitionMetadata
 from broker.embedded import EmbeddedCluster
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, RequestTimedOut
-from broker.tools.client_options import JsonOutput, admin_command, flag, option, parse_pairs
+from broker.tools.client_options import JsonOutput, admin_command, flag, impatient, option, parse_pairs
 from broker.tools.controller_epoch import find_controller
 from broker.tools.interrupt import Interrupt
 from broker.tools.output import counted, note, print_json, print_lines, print_table, report
@@ -37,8 +36,6 @@ app = typer.Typer(
 _LOOK_EVERY_S = 0.2
 _NAMES_SHOWN = 10
 _ASKED_AT_ONCE = 16
-_ANSWER_MS = 3000
-"""How long each broker has for its answer. A person is waiting."""
 _RESTART_S = 90.0
 """How long a broker has to end cleanly and to come up again."""
 _SETTINGS = ("advertised.listeners", "listeners", "zookeeper.connect", "standalone")
@@ -215,14 +212,7 @@ def _shortened(what: str, names: Sequence[str]) -> list[str]:
 
 def _settings(admin: Admin, node: Node) -> dict[str, str | None] | None:
     """Some settings of a broker, none if they may not be read; None for a broker that does not answer."""
-    settings = admin.cluster.settings
-    impatient = dataclasses.replace(
-        settings,
-        bootstrap_servers=(f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}",),
-        request_timeout_ms=min(settings.request_timeout_ms, _ANSWER_MS),
-        socket_connection_setup_timeout_ms=min(settings.socket_connection_setup_timeout_ms, _ANSWER_MS),
-    )
-    with Cluster(impatient) as cluster:
+    with Cluster(impatient(admin.cluster.settings, node.address)) as cluster:
         try:
             entries = cluster.retrying(
                 lambda: Admin(cluster).describe_configs(ResourceType.BROKER, str(node.id), _SETTINGS), timeout_s=0

@@ -6,7 +6,6 @@ broker stamps the records of a topic with `message.timestamp.type=LogAppendTime`
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -15,16 +14,15 @@ from typing import Any, Final
 from broker.client.admin import Admin, NewTopic
 from broker.client.client_settings import ClientSettings, parse_bootstrap
 from broker.client.cluster import Cluster
-from broker.client.cluster_metadata import Node
 from broker.client.producer import Producer
 from broker.errors import AuthenticationFailed, PykafkaError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.security.acl_types import AclOperation
 from broker.tools.checkup import Finding, State
+from broker.tools.client_options import impatient
 from broker.tools.output import counted
 from broker.tools.topics import under_replicated
 
-_ANSWER_MS: Final = 3000
 _SKEW_MS: Final = 1000
 """Clocks that differ by more confuse who compares times of records with times of a machine."""
 _LARGE_SKEW_MS: Final = 60_000
@@ -59,14 +57,8 @@ def _told(check: Callable[[Admin], Iterable[Finding]], admin: Admin) -> Iterator
 
 
 def _address(settings: ClientSettings, address: str, what: str, *, broker: str = "") -> Finding:
-    alone = dataclasses.replace(
-        settings,
-        bootstrap_servers=(address,),
-        socket_connection_setup_timeout_ms=min(settings.socket_connection_setup_timeout_ms, _ANSWER_MS),
-        request_timeout_ms=min(settings.request_timeout_ms, _ANSWER_MS),
-    )
     try:
-        with Cluster(alone) as cluster:
+        with Cluster(impatient(settings, address)) as cluster:
             cluster.renew()
     except AuthenticationFailed as error:
         return Finding(what, "error", f"{broker}{error}", "correct security.protocol and sasl.* in the --config file")
@@ -84,13 +76,9 @@ def _address(settings: ClientSettings, address: str, what: str, *, broker: str =
 def _brokers(admin: Admin) -> Iterator[Finding]:
     nodes = admin.cluster.brokers()
     for node in nodes:
-        yield _address(admin.cluster.settings, _text(node), "broker", broker=f"broker {node.id}: ")
+        yield _address(admin.cluster.settings, node.address, "broker", broker=f"broker {node.id}: ")
     if admin.cluster.controller_id() < 0:
         yield Finding("controller", "error", "there is none, so topics cannot be made", "pykafka cluster describe")
-
-
-def _text(node: Node) -> str:
-    return f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}"
 
 
 def _partitions(admin: Admin) -> Iterator[Finding]:

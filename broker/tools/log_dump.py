@@ -6,6 +6,7 @@ Called by log_command.py for `pykafka log dump`. Transaction markers are named. 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from collections.abc import Callable, Iterator
@@ -37,17 +38,12 @@ InternalDecoder = Callable[[bytes | None, bytes | None], tuple[Any, Any] | None]
 """Documents of a key and a value. A value of None deletes what the key names. None: the record cannot be decoded."""
 
 _COLUMNS: Final = (
-    "offsets",
-    "position",
-    "bytes",
-    "records",
-    "first timestamp",
-    "newest timestamp",
-    "codec",
-    "producer",
-    "epoch",
-    "flags",
-    "crc",
+    *("offsets", "position", "bytes", "records", "first timestamp", "newest timestamp"),
+    *("codec", "producer", "epoch", "flags", "crc"),
+)
+_HEADER_FIELDS: Final = (
+    *("base_offset", "last_offset", "size", "record_count", "base_timestamp", "max_timestamp"),
+    *("producer_id", "producer_epoch", "base_sequence", "leader_epoch", "crc"),
 )
 _LINE: Final = "{:<18} {:>10} {:>9} {:>7}  {:<23}  {:<23}  {:<6}  {:<14} {:>5} {:<14}{}"
 
@@ -100,21 +96,8 @@ def _document(path: Path, batch: InspectedBatch, decode: InternalDecoder | None,
     if batch.problem:
         row["problem"] = batch.problem
     if header is not None:
-        row |= {
-            "base_offset": header.base_offset,
-            "last_offset": header.last_offset,
-            "size": header.size,
-            "record_count": header.record_count,
-            "base_timestamp": header.base_timestamp,
-            "max_timestamp": header.max_timestamp,
-            "codec": _codec(header),
-            "producer_id": header.producer_id,
-            "producer_epoch": header.producer_epoch,
-            "base_sequence": header.base_sequence,
-            "leader_epoch": header.leader_epoch,
-            "flags": _flags(header),
-            "crc": header.crc,
-        }
+        row |= {name: getattr(header, name) for name in _HEADER_FIELDS}
+        row |= {"codec": _codec(header), "flags": _flags(header)}
         if header.is_control:
             row["marker"] = _marker(batch)
     if records:
@@ -221,25 +204,11 @@ def _decode_group_record(key: bytes | None, value: bytes | None) -> tuple[Any, A
 
 
 def _group(group: GroupMetadata) -> Row:
-    return {
-        "protocol_type": group.protocol_type,
-        "generation_id": group.generation_id,
-        "protocol_name": group.protocol_name,
-        "leader": group.leader,
-        "state_timestamp_ms": group.state_timestamp_ms,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "group_instance_id": member.group_instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "session_timeout_ms": member.session_timeout_ms,
-                "rebalance_timeout_ms": member.rebalance_timeout_ms,
-                "assignment": _assignment(group.protocol_type, member.assignment),
-            }
-            for member in group.members
-        ],
-    }
+    row = dataclasses.asdict(group)
+    for member in row["members"]:
+        del member["subscription"]
+        member["assignment"] = _assignment(group.protocol_type, member["assignment"])
+    return row
 
 
 def _assignment(protocol_type: str, data: bytes) -> list[str] | str:

@@ -49,7 +49,6 @@ def configure_logging(path: Path | None, form: str) -> None:
 
 
 def _handlers() -> Iterator[logging.Handler]:
-    """Those of all loggers."""
     for logger in (logging.getLogger(), *logging.Logger.manager.loggerDict.values()):
         if isinstance(logger, logging.Logger):
             yield from logger.handlers

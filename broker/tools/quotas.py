@@ -182,7 +182,6 @@ def _check_keys(entity: QuotaEntity, keys: Iterable[str]) -> None:
 
 
 def _shown(entity: QuotaEntity) -> tuple[str, str, str]:
-    """User, client id and address for people."""
     parts = entity.parts()
     user, client_id, ip = ((parts[kind] or "<default>") if kind in parts else "" for kind in (USER, CLIENT_ID, IP))
     return user, client_id, ip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from broker.errors import ConfigError
-from broker.tools.archive_command import store_options
+from broker.tools.archive_command import ArchiveOptions, store_options
 from broker.tools.client_options import (
     BootstrapServer,
     ConfigFile,
@@ -24,14 +24,7 @@ from broker.tools.client_options import (
 
 def restore(
     archive: Annotated[str, option("The archive: archive.url of the brokers.", "URL")],
-    archive_option: Annotated[
-        list[str] | None,
-        option(
-            "An option of the store, as archive.options.NAME of the brokers; may be repeated. A value may be "
-            "${env:VARIABLE} or ${file:PATH:KEY}.",
-            "NAME=VALUE",
-        ),
-    ] = None,
+    archive_option: ArchiveOptions = None,
     data: Annotated[
         Path | None,
         option(

@@ -51,8 +51,6 @@ _OF_CLEANER = ("runs", "bytes_read", "bytes_written", "records_read", "records_k
 
 @dataclasses.dataclass(frozen=True)
 class MetricSources:
-    """The parts of the broker that are read."""
-
     metrics: Metrics
     topics: MetadataCache
     groups: GroupCoordinator

@@ -136,7 +136,6 @@ class ArchiveNodes:
             return False
 
     def forget(self, deleted: DeletedTopic) -> None:
-        """Its archive is gone."""
         with contextlib.suppress(NoNode):
             self._zk.delete(deletion_path(deleted.archive_id))
 

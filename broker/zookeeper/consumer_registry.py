@@ -24,7 +24,6 @@ class ConsumerRegistry:
     # -- reading
 
     def groups(self) -> list[str]:
-        """Names of all groups, sorted."""
         return self._zk.children(znodes.CONSUMERS)
 
     def members(self, group: str) -> dict[str, bytes]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from broker.zookeeper import znodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
@@ -23,11 +24,10 @@ logger = logging.getLogger(__name__)
 _ENABLED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FinalizedFeatures:
+class FinalizedFeatures(NamedTuple):
     """The version of each feature that all clients may use, and the epoch, -1 while nothing was ever finalized."""
 
-    versions: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = MappingProxyType({})
     epoch: int = -1
 
 

@@ -140,7 +140,6 @@ class MetadataDatabase:
         return Znode(*rows[0]) if rows else None
 
     def children(self, path: str) -> list[str]:
-        """Names of a node's children, sorted."""
         rows = self._run("SELECT path FROM nodes WHERE parent = ? ORDER BY path", path)
         return [child.rpartition("/")[2] for (child,) in rows]
 

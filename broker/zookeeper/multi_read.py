@@ -80,8 +80,6 @@ class GetDataOfMany(MultiRead[tuple[bytes, NodeStat]]):
 
 
 class GetChildrenOfMany(MultiRead[list[str]]):
-    """Names of each node's children, in no order."""
-
     operation = 8
 
     def _read_one(self, buffer: bytes, position: int) -> tuple[list[str], int]:

@@ -23,7 +23,6 @@ _NO_SETTING = "there is no setting {name}"
 
 
 def reads(console: Console) -> APIRouter:
-    """The routes, which read what `console` has."""
     api = APIRouter(prefix="/api/v3", tags=["v3"])
     CLUSTERS.add_to(api, console)
     return api

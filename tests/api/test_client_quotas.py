@@ -22,6 +22,7 @@ from broker.records.compression import Codec
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body, versions
 from tests.support.scrape import Scrape
+from tests.support.share_members import ACCEPT, ShareMember, acquired, configure
 from tests.support.waiting import eventually
 
 EXACT, BY_DEFAULT, ANY = 0, 1, 2
@@ -267,6 +268,33 @@ def test_a_consumer_above_its_quota_gets_little_at_once_and_nothing_while_it_owe
         consumer.metadata(name)
         assert time.monotonic() - begin >= throttle_ms / 1000 - 0.01
         assert fetch(other)[0] > 5000, "it has waited"
+
+
+def test_a_member_of_a_share_group_above_its_quota_acquires_nothing(own: BrokerProcess, ask: Requests) -> None:
+    """What it acknowledges is stored all the same."""
+    ask.create("shared")
+    for _ in range(4):
+        ask.put("shared", os.urandom(5000))
+    configure(ask, "sharing", share_auto_offset_reset="earliest")
+    with (
+        Requests(own.bootstrap, client_id="sharer") as consumer,
+        Requests(own.bootstrap, client_id="sharer") as other,
+    ):
+        first, second = (ShareMember(one, "sharing", "shared").join() for one in (consumer, other))
+        assert second.take(max_bytes=1) == [(0, 0, 1)]
+        alter(ask, {"client-id": "sharer"}, {"consumer_byte_rate": 20_000.0})
+        begin = time.monotonic()
+        answer = first.fetch()
+        assert acquired(answer) == [(1, 1, 1)], "one batch: 2,000 bytes may be had at once"
+        throttle_ms = to_ms(answer.throttle_time)
+        assert 100 < throttle_ms <= 254
+        withheld = second.fetch({0: [(0, 0, [ACCEPT])]})
+        (row,) = withheld.responses[0].partitions
+        assert (row.acquired_records, row.acknowledge_error_code) == ((), ErrorCode.none)
+        assert to_ms(withheld.throttle_time) > 0
+        consumer.metadata("shared")
+        assert time.monotonic() - begin >= throttle_ms / 1000 - 0.01
+        eventually(lambda: second.take() == [(2, 2, 1)])
 
 
 def test_a_batch_larger_than_what_can_be_saved_up_is_not_withheld_for_ever(own: BrokerProcess, ask: Requests) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.api import describe_share_group_offsets
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
-from broker.replica.cluster_metadata import PartitionInfo, Topic
-from broker.share.persister import ShareState
 from tests.support.raw_requests import Requests
 from tests.support.share_members import RELEASE, RENEW, ShareMember, configure
 from tests.support.waiting import eventually
@@ -166,6 +162,9 @@ class TestOffsets:
         again.fetch(epoch=-1)
         again.heartbeat(epoch=-1)
         assert delete_offsets(ask, group, topic, f"no-{topic}") == [OK, ErrorCode.unknown_topic_or_partition]
+        body = {"group_id": group, "topics": [{"topic_name": topic}, {"topic_name": f"no-{topic}"}]}
+        said = [one.error_message for one in ask.ask(ApiKey.DELETE_SHARE_GROUP_OFFSETS, body).responses]
+        assert said == ["There is no offset information to delete.", f"there is no topic no-{topic}"]
         assert offsets(ask, group) == {}
         assert ShareMember(ask, group, topic).join().take() == [(0, 9, 1)]
 
@@ -257,18 +256,3 @@ class TestSettings:
         ).responses
         assert answer.error_code is ErrorCode.invalid_config
         assert text in answer.error_message
-
-
-async def test_the_states_of_a_million_partitions_are_not_looked_up_where_there_are_two() -> None:
-    looked_up: list[Any] = []
-
-    async def summaries(group_id: str, partitions: Any) -> dict[Any, ShareState]:
-        looked_up.extend(partitions)
-        return dict.fromkeys(looked_up, ShareState())
-
-    context: Any = SimpleNamespace(share=SimpleNamespace(states=SimpleNamespace(summaries=summaries)))
-    info = PartitionInfo(leader=0, leader_epoch=0, replicas=(0,), isr=(0,))
-    topic = Topic("t", uuid.uuid4(), {0: info, 1: info})
-    rows = await describe_share_group_offsets._partitions(context, "g", topic, [0, 1, 1, 7, -1])
-    assert [(row["partition_index"], row["start_offset"]) for row in rows] == [(n, -1) for n in (0, 1, 7, -1)]
-    assert sorted(one.partition for one in looked_up) == [0, 1]

@@ -42,7 +42,7 @@ RECORDED = {
     "cluster": 352,
     "consumer_groups": 351,
     "group_migration": 71,
-    "share_groups": 173,
+    "share_groups": 177,
     "topic_ids": 30,
     "transactions_v2": 93,
 }

@@ -17,9 +17,12 @@ from kafka.errors import UnsupportedVersionError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka_java import KafkaJava, thrown, type_of
+from tests.support.kafkajs import KafkaJs, KafkaJsError
 from tests.support.kcat import Kcat
 from tests.support.raw_requests import Requests
 from tests.support.requirements import Unavailable, give_up
+from tests.support.share_members import ShareMember
+from tests.support.waiting import eventually
 
 SOON_S = 20.0
 OLD = {"api.version.request": "false", "broker.version.fallback": "0.9.0"}
@@ -124,6 +127,36 @@ def test_librdkafka_tells_that_an_instance_is_in_the_group_already(
         first.poll(0.2)
     second.subscribe([made])
     assert "The instance ID is still used by another member" in error_of(second).str()
+
+
+@pytest.mark.slow
+def test_kafkajs_tells_that_its_group_is_a_share_group(own_broker: BrokerProcess, made: str, group: str) -> None:
+    try:
+        kafkajs = KafkaJs({"brokers": [own_broker.bootstrap]})
+    except Unavailable as error:
+        give_up(f"kafkajs: {error}")
+    with Requests(own_broker.bootstrap) as ask, kafkajs as js:
+        ShareMember(ask, group, made).join()
+        consumer = js.open("consumer", {"groupId": group})
+        consumer.call("subscribe", topics=[made])
+        consumer.run()
+        said: list[str | None] = []
+
+        def crashed() -> bool:
+            said.append(consumer.taken()["crashed"])
+            return said[-1] is not None
+
+        eventually(crashed, SOON_S)
+        assert "supported protocols are incompatible with those of existing members" in str(said[-1])
+
+        transaction = js.open("producer", {"transactionalId": made, "maxInFlightRequests": 1}).transaction()
+        offsets = [{"topic": made, "partitions": [{"partition": 0, "offset": "1"}]}]
+        with pytest.raises(KafkaJsError, match="The group id was not found"):
+            transaction.call("sendOffsets", consumerGroupId=group, topics=offsets)
+        transaction.call("abort")
+        with pytest.raises(KafkaJsError) as told:
+            js.open("admin").call("deleteGroups", [group])
+        assert told.value.causes == ["NON_EMPTY_GROUP"]
 
 
 JAVA_ASKS: Mapping[str, Callable[[KafkaJava, Any], Any]] = {

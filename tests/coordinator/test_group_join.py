@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from broker.coordinator.group_messages import JoinReply
@@ -73,7 +71,7 @@ def test_leader_gets_everybodys_metadata_and_the_others_none(driver: GroupDriver
     }
     newcomer = second.joined
     assert newcomer == JoinReply(ErrorCode.none, newcomer.member_id, 2, "consumer", "range", first)
-    assert leader == replace(newcomer, member_id=first, members=leader.members)
+    assert leader == newcomer._replace(member_id=first, members=leader.members)
 
 
 def test_every_member_votes_for_its_favourite_common_protocol() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,8 +240,8 @@ def test_a_classic_member_must_have_an_assignor_in_common_with_the_others(driver
     beat(old, new)
     request = JoinRequest("g", "", "c", "/h", "consumer", (("range", b"\0"),), 10_000)
     for wrong in (
-        replace(request, protocols=(("sticky", b""),)),
-        replace(request, protocol_type="connect"),
+        request._replace(protocols=(("sticky", b""),)),
+        request._replace(protocol_type="connect"),
         request,
     ):
         assert driver.join(wrong).reply.error is ErrorCode.inconsistent_group_protocol

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import pack
 
 import pytest
@@ -32,7 +31,7 @@ def test_leaders_sync_answers_everybody(driver: GroupDriver) -> None:
     assert waiting.waits
     answer = driver.sync(leader, {leader: b"1", follower: b"2"}).synced
     assert answer == SyncReply(ErrorCode.none, b"1", "consumer", "range")
-    assert waiting.synced == replace(answer, assignment=b"2")
+    assert waiting.synced == answer._replace(assignment=b"2")
     assert driver.group.state is GroupState.STABLE
 
 

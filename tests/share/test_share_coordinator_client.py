@@ -1,4 +1,4 @@
-"""Asking the share coordinator on another broker: one that is silent."""
+"""Asking the share coordinator on another broker: one that is silent, or of an earlier release."""
 
 from __future__ import annotations
 
@@ -28,17 +28,35 @@ class SilentBroker:
         pass
 
 
-async def test_a_silent_coordinator_is_not_waited_for_as_long_as_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is stopped, or cut off. A member would give up its own request meanwhile, and learn nothing."""
-    monkeypatch.setattr(share_coordinator_client, "ANSWER_S", 0.01, raising=False)
-    monkeypatch.setattr(share_coordinator_client, "TRY_S", 0.01)
-    metadata = SimpleNamespace(topics={SHARE_STATE_TOPIC: None}, partition=lambda tp: SimpleNamespace(leader=2))
+def persister(*, features: dict[str, int]) -> ClusterPersister:
+    """Of broker 1; broker 2 coordinates."""
+    brokers = {2: SimpleNamespace(features=features)}
+    metadata = SimpleNamespace(
+        topics={SHARE_STATE_TOPIC: None}, partition=lambda tp: SimpleNamespace(leader=2), brokers=brokers
+    )
     topics: Any = SimpleNamespace(metadata=metadata, add_change_listener=lambda listener: None)
     local: Any = SimpleNamespace(partition_for=lambda key: 0)
     silent: Any = SilentBroker()
-    persister = ClusterPersister(topics, SimpleNamespace(), 1, local, lambda broker_id: silent)  # type: ignore[arg-type]
+    return ClusterPersister(topics, SimpleNamespace(), 1, local, lambda broker_id: silent)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("features", "told"),
+    [
+        # It is stopped, or cut off. A member would give up its own request meanwhile, and learn nothing.
+        ({"transaction.version": 2}, "broker 2 has not answered"),
+        # In the middle of a rolling upgrade. It would hang up, as if the network were at fault.
+        ({}, "broker 2 .* its release has no share groups: upgrade it"),
+    ],
+)
+async def test_a_coordinator_that_cannot_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, features: dict[str, int], told: str
+) -> None:
+    monkeypatch.setattr(share_coordinator_client, "ANSWER_S", 0.01, raising=False)
+    monkeypatch.setattr(share_coordinator_client, "TRY_S", 0.01)
+    asking = persister(features=features)
     async with asyncio.timeout(5):
-        with pytest.raises(BrokerError, match="broker 2 has not answered") as caught:
-            await persister.delete(KEY)
+        with pytest.raises(BrokerError, match=told) as caught:
+            await asking.delete(KEY)
     assert caught.value.code is ErrorCode.coordinator_not_available
-    await persister.close()
+    await asking.close()

@@ -23,6 +23,7 @@ from broker.share.share_partition_state import (
     ShareLimits,
 )
 from broker.share.share_partitions import SharePartition, SharePartitions
+from tests.share.test_share_coordinator import running
 
 KEY = SharePartitionKey("g", uuid.UUID(int=1), 0)
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -60,8 +61,8 @@ class Topics:
         self.listeners: list[Callable[[Collection[str]], None]] = []
         self.is_led = True
 
-    def elect(self, epoch: int = 3) -> None:
-        log = SimpleNamespace(log_start_offset=0, log_end_offset=100)
+    def elect(self, epoch: int = 3, log_end: int = 100) -> None:
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=log_end)
         self.led = SimpleNamespace(leader_epoch=epoch, log=log)
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Any:
@@ -395,6 +396,21 @@ async def test_a_load_that_fails_when_nobody_waits_any_more_is_no_error(world: W
     del asking  # it keeps the load alive
     gc.collect()
     assert not told
+
+
+async def test_records_at_the_offsets_of_lost_ones_come_under_every_leader(world: World) -> None:
+    """After an unclean election: at 100 other records follow than those that the group had."""
+    async with running() as shares:
+        world.partitions._persister = shares.coordinator
+        await shares.coordinator.initialize(KEY, 1, 90)
+        done = [StateBatch(95, 97, 2, 1), StateBatch(99, 130, 2, 1)]
+        await shares.coordinator.write(KEY, ShareWrite(1, 3, 90, state_batches=done))
+        world.topics.elect(4)
+        assert (await world.get()).state.start_offset == 90
+        world.topics.elect(5, log_end=200)
+        world.topics.changed()
+        got = fetch(await world.get(), first=90, size=110)
+        assert got == [AcquiredRecords(90, 94, 1), AcquiredRecords(98, 98, 1), AcquiredRecords(100, 199, 1)]
 
 
 async def test_what_this_broker_does_not_lead_is_refused(world: World) -> None:

@@ -18,6 +18,7 @@ from broker.client.cluster import Cluster
 from broker.client.partition_offsets import LATEST
 from broker.cluster.cluster_backup import BackupFiles, ClusterBackup
 from broker.cluster.cluster_restore import read_deleted
+from broker.cluster.deleted_archives import topic_path
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import QuotaEntity
@@ -83,6 +84,12 @@ def consumed(broker: BrokerProcess, topic: str) -> Records:
 
 def archived_end(archive: Path, cluster_id: str, topic_id: uuid.UUID) -> int:
     return ManifestStore(open_storage(str(archive)), cluster_id, topic_id, 0).load().end
+
+
+def is_named(archive: Path, cluster_id: str, topic_id: uuid.UUID, name: str) -> bool:
+    """Whether a restore finds the archive by this name of its topic: the broker writes it some time after a change."""
+    path = archive / topic_path(cluster_id, topic_id)
+    return path.exists() and f'"name": "{name}"' in path.read_text()
 
 
 def newest(archive: Path, cluster_id: str) -> ClusterBackup | None:
@@ -194,6 +201,7 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
         produce(broker, "t", 1000)
         before, cluster_id = consumed(broker, "t"), ask.metadata("t").cluster_id
         eventually(lambda: archived_end(archive, cluster_id, topic_id) > 600)
+        eventually(lambda: is_named(archive, cluster_id, topic_id, "t"))
         restore = ["log", "restore", "--archive", str(archive), "--bootstrap-server", broker.bootstrap]
         assert "topic t has this archive" in error_of(*restore, "--topic", "t", "--as", "u", status=1)
         assert ask.delete("t") is ErrorCode.none
@@ -202,9 +210,10 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
         assert "the archive has no topic 'x'; it has t" in error_of(*restore, "--topic", "x", status=2)
         assert answer_of(*restore, "--topic", "t", "--as", "u") == "Restored topic u with 2 partitions.\n"
         assert consumed(broker, "u") == before[:end]
-        assert read_deleted(open_storage(str(archive)), cluster_id, topic_id) is None
+        eventually(lambda: read_deleted(open_storage(str(archive)), cluster_id, topic_id) is None)
         produce(broker, "u", 400, begin=5000)
         eventually(lambda: archived_end(archive, cluster_id, topic_id) > end)
+        eventually(lambda: is_named(archive, cluster_id, topic_id, "u"))
         assert "topic u has this archive" in error_of(*restore, "--topic", "u", "--as", "v", status=1)
         after = consumed(broker, "u")
         broker.restart()

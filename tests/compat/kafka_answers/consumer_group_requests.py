@@ -481,12 +481,10 @@ def _settings(asking: Asking) -> None:
             for result in answer["results"]:
                 result["configs"] = [one for one in result["configs"] if not LEFT_OUT.match(one["name"])]
                 result["configs"].sort(key=lambda one: str(one["name"]))
-                for one in result["configs"]:
-                    one.pop("synonyms", None)
             return answer
 
         resources = [{"resource_type": GROUP_CONFIG, "resource_name": of, "configuration_keys": keys}]
-        body = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+        body = {"resources": resources, "include_synonyms": True, "include_documentation": False}
         asking.ask(f"DescribeConfigs group {name}", ApiKey.DESCRIBE_CONFIGS, body, 4, pick)
 
     def alter(name: str, key: str, value: str | None, of: str = group, operation: int = 0) -> None:

@@ -118,6 +118,11 @@ def _heartbeats(asking: Asking, topic: str) -> None:
     asking.ask("JoinGroup in a share group", ApiKey.JOIN_GROUP, body, 3)
     fetched = {"groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": None}]}
     asking.ask("OffsetFetch of a share group", ApiKey.OFFSET_FETCH, {**fetched, "require_stable": False}, 9)
+    partitions = [{"name": topic, "partitions": [{"partition_index": 0}]}]
+    asking.ask("OffsetDelete of a share group", ApiKey.OFFSET_DELETE, {"group_id": group, "topics": partitions}, 0)
+    _joined(asking, "one joins anew", group, ONE, topic)
+    asking.ask("OffsetDelete of a member", ApiKey.OFFSET_DELETE, {"group_id": group, "topics": partitions}, 0)
+    _heartbeat(asking, "one leaves anew", heartbeat_body(group, ONE, -1))
 
 
 def _descriptions(asking: Asking, topic: str, topic_id: uuid.UUID) -> None:
