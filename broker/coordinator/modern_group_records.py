@@ -6,7 +6,7 @@ the key (partition metadata) is of Kafka 4.0 only and is skipped: the hash in th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
@@ -79,24 +79,21 @@ def _with_epochs(topics: Iterable[_TopicPartitions], default_epoch: int) -> dict
     return partitions
 
 
-def _epoch_rows(partitions: Mapping[TopicIdPartition, int]) -> list[tuple[UUID, list[int], list[int]]]:
-    return [
-        (topic_id, numbers, [partitions[TopicIdPartition(topic_id, number)] for number in numbers])
-        for topic_id, numbers in by_topic_id(partitions).items()
-    ]
-
-
 def _partitions(topics: Iterable[_TopicPartitions]) -> Partitions:
     return frozenset(TopicIdPartition(topic_id, number) for topic_id, numbers, _ in topics for number in numbers)
 
 
-def _rows(partitions: Partitions) -> list[tuple[UUID, list[int], Collection[int]]]:
-    return [(topic_id, numbers, ()) for topic_id, numbers in by_topic_id(partitions).items()]
+def _rows(partitions: Mapping[TopicIdPartition, int] | Partitions) -> list[tuple[UUID, list[int], list[int] | None]]:
+    epochs = partitions if isinstance(partitions, Mapping) else None
+    return [
+        (topic_id, numbers, None if epochs is None else [epochs[TopicIdPartition(topic_id, n)] for n in numbers])
+        for topic_id, numbers in by_topic_id(partitions).items()
+    ]
 
 
 _Epochs = Annotated[
     Mapping[TopicIdPartition, int],
-    Wire(stored=tuple[_TopicPartitions, ...], read=_with_epochs, write=_epoch_rows, beside="epoch"),
+    Wire(stored=tuple[_TopicPartitions, ...], read=_with_epochs, write=_rows, beside="epoch"),
 ]
 StoredPartitions = Annotated[Partitions, Wire(stored=tuple[_TopicPartitions, ...], read=_partitions, write=_rows)]
 Strings = Annotated[frozenset[str], Wire(stored=tuple[String, ...], read=frozenset, write=sorted)]

@@ -57,7 +57,7 @@ class RecordFormat(Generic[T]):
         except KeyError:
             table = self._tables.get(data[:2])
             if table is None:
-                raise MalformedRecord(f"version {int.from_bytes(data[:2])} is not known") from None
+                raise MalformedRecord(f"version {int.from_bytes(data[:2], signed=True)} is not known") from None
             read = self._readers[data[:2]] = reader(table)
         try:
             value: T

@@ -402,7 +402,7 @@ def writer(entity: Any) -> Writer:
 
 
 @functools.cache
-def encoder(table: Table, head: bytes) -> Callable[[Any], bytes]:
+def encoder(table: Table, head: bytes = b"") -> Callable[[Any], bytes]:
     """A function that gives the bytes of an object behind `head`."""
     code = _WriterCode("get", _WRITE_NAMES, table, head)
     code.is_flat = not code.flexible and all(
