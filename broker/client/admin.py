@@ -63,7 +63,6 @@ _SET, _DELETE = 0, 1
 
 _MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
-"""Of one request: other requests wait for it at the broker."""
 _SALT_BYTES = 16
 _QUORUM_TOPIC = "__cluster_metadata"
 
