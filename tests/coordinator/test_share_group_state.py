@@ -369,6 +369,25 @@ class RandomShareGroup(RuleBasedStateMachine):
         self.driver.group = replayed
         self.driver.perform(replayed.begin(self.driver.now))
 
+    @precondition(lambda self: self.driver.held)
+    @rule(stored=st.integers(0, 12))
+    def the_leader_is_lost(self, stored: int) -> None:
+        """The next coordinator has the first records of the append under way. Who was answered is not fenced."""
+        for key, value in self.driver.held.pop().records()[:stored]:
+            self.driver.log.pop(key, None)
+            self.driver.log.update({} if value is None else {key: value})
+        told = {
+            member_id: member.epoch
+            for member_id, member in self.driver.group.membership.members.items()
+            if self.epochs.get(member_id) == member.epoch
+        }
+        self.driver.perform(self.driver.group.kill(ErrorCode.not_coordinator, self.driver.now))
+        self.driver.hold = False
+        self.driver.group = self.driver.replayed()
+        self.driver.perform(self.driver.group.begin(self.driver.now))
+        for member_id in told.keys() & self.driver.group.membership.members.keys():
+            assert self.driver.beat(member_id, told[member_id], keep=True).error is ErrorCode.none
+
     @invariant()
     def what_a_member_has_it_subscribes_to_and_there_is_a_state(self) -> None:
         group, names = self.driver.group, {one.topic_id: name for name, one in self.driver.topics.items()}
