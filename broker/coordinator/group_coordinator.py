@@ -345,15 +345,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return ErrorCode.coordinator_not_available
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.group_id_not_found
-        errors = consumer_group_requests.commit_errors(
-            group,
-            request.member_id,
-            generation,
-            request.offsets,
-            transactional=transactional,
-            version=9 if request.knows_epochs else 8,
-        )
-        return next((code for code in errors.values() if code is not ErrorCode.none), ErrorCode.none)
+        return consumer_group_requests.commit_error(group, request)
 
     async def _store_offsets(
         self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int

@@ -347,7 +347,7 @@ class ModernGroup(Group):
             draft.bumps_epoch = draft.metadata_hash(self.topics) != draft.epoch.metadata_hash
         if draft.bumps_epoch:
             draft.bump_epoch(self.topics)
-        if draft.target_epoch.epoch < draft.epoch.epoch:
+        if draft.target_epoch.epoch < draft.epoch.epoch and draft.members:
             draft.assign(self.topics, *self._assignor(draft), now.wall_ms)
 
     def _install(self, batch: Batch, now: Now) -> None:
