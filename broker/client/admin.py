@@ -197,10 +197,7 @@ class Admin:
         """
         row = {"resource_type": int(resource), "resource_name": name, "configuration_keys": keys}
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
-        answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
-        (result,) = answer.results
-        what = f"describing the configuration of {resource_name(resource, name)}"
-        self._checked(ApiKey.DESCRIBE_CONFIGS, what, result, name)
+        result = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name, "describing")
         return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
@@ -222,18 +219,18 @@ class Admin:
         rows += ({"name": key, "config_operation": _DELETE, "value": None} for key in delete)
         target = {"resource_type": int(resource), "resource_name": name, "configs": rows}
         body = {"resources": [target], "validate_only": validate_only}
-        answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
-        (result,) = answer.responses
-        what = f"changing the configuration of {resource_name(resource, name)}"
-        self._checked(ApiKey.INCREMENTAL_ALTER_CONFIGS, what, result, name)
+        self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name, "changing")
 
-    def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
+    def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str, doing: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics, groups and ALL_BROKERS."""
-        if resource in (ResourceType.TOPIC, ResourceType.GROUP) or name == ALL_BROKERS:
-            return self._ask(api, body, connect=self.cluster.any_connection)
-        if not name.isdecimal():
-            raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
-        return self._ask(api, body, connect=partial(self._broker, int(name)))
+        connect: Callable[[], BrokerConnection] = self.cluster.any_connection
+        if resource not in (ResourceType.TOPIC, ResourceType.GROUP) and name != ALL_BROKERS:
+            if not name.isdecimal():
+                raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
+            connect = partial(self._broker, int(name))
+        answer = self._ask(api, body, connect=connect)
+        (result,) = answer.results if api is ApiKey.DESCRIBE_CONFIGS else answer.responses
+        return self._checked(api, f"{doing} the configuration of {resource_name(resource, name)}", result, name)
 
     # --- groups ------------------------------------------------------------------------------------
 

@@ -402,7 +402,7 @@ def writer(entity: Any) -> Writer:
 
 
 @functools.cache
-def encoder(table: Table, head: bytes) -> Callable[[Any], bytes]:
+def encoder(table: Table, head: bytes = b"") -> Callable[[Any], bytes]:
     """A function that gives the bytes of an object behind `head`."""
     code = _WriterCode("get", _WRITE_NAMES, table, head)
     code.is_flat = not code.flexible and all(
@@ -495,7 +495,7 @@ class _WriterCode(_Code):
         self.add("tags = []", "outer = put")
         for field in self.tagged:
             self._tag(field)
-        self.add("outer(unsigned_varint(len(tags)) + join(tags) if tags else b'\\0')")
+        self.add("outer(short[len(tags)] + join(tags) if tags else b'\\0')")
 
     def _tag(self, field: Field) -> None:
         default = _default_value(field)
