@@ -24,8 +24,8 @@ from broker.coordinator.group import Effects, Group, Now, Reply, Waiter
 from broker.coordinator.group_assignors import Assignable, Assignor
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.member_deadlines import DeadlineKind, Deadlines
-from broker.coordinator.modern_group_members import Member, Membership, described
-from broker.coordinator.modern_group_messages import ModernGroupDescription, Resolve, Topics
+from broker.coordinator.modern_group_members import Member, Membership
+from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.record_reader import KeyValue
 from broker.errors import BrokerError, ErrorCode
 
@@ -168,17 +168,9 @@ class ModernGroup(Group):
     def topics_in_use(self) -> frozenset[str]:
         return self.membership.topic_names()
 
-    def describe(self) -> ModernGroupDescription:
-        """ConsumerGroupDescribe or ShareGroupDescribe of the group."""
-        membership = self.membership
-        return ModernGroupDescription(
-            self.group_id,
-            self.state_name,
-            membership.epoch.epoch,
-            membership.target_epoch.epoch,
-            membership.assignor_name(self.default_assignor),
-            tuple(described(member) for _, member in sorted(membership.members.items())),
-        )
+    @property
+    def assignor_name(self) -> str:
+        return self.membership.assignor_name(self.default_assignor)
 
     # --- events
 

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from broker.coordinator import modern_group_records
 from broker.coordinator.group_assignors import Assignable, AssignedMember, Assignor
-from broker.coordinator.modern_group_messages import MemberDescription, Partitions, TopicIdPartition, Topics
+from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition, Topics
 from broker.coordinator.modern_group_records import (
     ConsumerGroupKey,
     CurrentAssignment,
@@ -48,24 +48,6 @@ class Member(NamedTuple):
     def is_unfinished(self) -> bool:
         """Of its join or its removal only the first records are in the log: the leader was lost meanwhile."""
         return bool(self.current.previous_epoch < 0)
-
-
-def described(member: Member) -> MemberDescription:
-    """The member in ConsumerGroupDescribe or ShareGroupDescribe."""
-    said = member.subscription
-    return MemberDescription(
-        member.member_id,
-        getattr(said, "instance_id", None),
-        said.rack_id,
-        member.epoch,
-        said.client_id,
-        said.client_host,
-        sorted(said.topic_names),
-        getattr(said, "topic_regex", None) or None,
-        frozenset(member.current.assigned),
-        member.target,
-        getattr(said, "classic", None) is not None,
-    )
 
 
 class Membership:

@@ -117,8 +117,8 @@ def test_an_assignor_that_the_broker_lacks_is_refused_by_name(driver: ConsumerGr
 def test_the_assignor_that_most_members_name_decides(driver: ConsumerGroupDriver) -> None:
     driver.join("a", "t", server_assignor="range")
     driver.join("b", "t")
-    assert driver.group.describe().assignor_name == "range"
-    targets = {m.member_id: m.target_assignment for m in driver.group.describe().members}
+    assert driver.group.assignor_name == "range"
+    targets = {member.member_id: member.target for member in driver.group.membership.members.values()}
     assert targets == {"a": partitions_of("t", 0, 1), "b": partitions_of("t", 2, 3)}
 
 
