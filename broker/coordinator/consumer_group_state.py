@@ -60,8 +60,8 @@ class ConsumerGroup(ModernGroup):
         return "Reconciling" if name == "Stable" and self.membership.unsettled else name
 
     @property
-    def default_assignor(self) -> str:
-        return self.config.group_consumer_assignors[0]
+    def assignor_name(self) -> str:
+        return self.membership.assignor_name(self.config.group_consumer_assignors[0])
 
     def session_timeout_ms(self, member: Member) -> int:
         classic = member.subscription.classic
@@ -73,7 +73,7 @@ class ConsumerGroup(ModernGroup):
 
     def _assignor(self, draft: ConsumerMembership) -> tuple[Assignor, Assignable]:
         topics = [self.topics[name] for name in draft.topic_names() if name in self.topics]
-        assignor = ASSIGNORS[draft.assignor_name(self.default_assignor)]
+        assignor = ASSIGNORS[draft.assignor_name(self.config.group_consumer_assignors[0])]
         return assignor, {topic.topic_id: range(len(topic.partitions)) for topic in topics}
 
     def _changed(self, before: Member | None, after: Member, now: Now) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heapify, heapreplace
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -42,57 +43,40 @@ def uniform(members: Members, assignable: Assignable) -> dict[str, Partitions]:
     """
     pools = _pools(members, assignable)
     assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
-    unassigned: list[list[TopicIdPartition]] = []
     for subscribers, pool in pools:
         free = set(pool)  # operations on sets compute no hash again, which is slow for ids
         for member_id in subscribers:
             kept = members[member_id].target & free
             assigned[member_id] |= kept
             free -= kept
-        unassigned.append(sorted(free))
-    for (subscribers, _), partitions in zip(pools, unassigned, strict=True):
-        loads = [(len(assigned[member_id]), index) for index, member_id in enumerate(subscribers)]
-        heapify(loads)
-        for partition in partitions:
-            load, index = loads[0]
-            assigned[subscribers[index]].add(partition)
-            heapreplace(loads, (load + 1, index))
     for _ in range(MOST_PASSES):
-        if not sum(_balance(assigned, *pool) for pool in pools) or len(pools) == 1:
+        if not sum(_level(assigned, *pool) for pool in pools) or len(pools) == 1:
             break
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 
-def _balance(
-    assigned: dict[str, set[TopicIdPartition]], subscribers: Sequence[str], pool: frozenset[TopicIdPartition]
-) -> int:
-    """Move partitions of a pool from who has most to who has least, until these differ by one. The number of moves."""
-    least = [(len(assigned[member_id]), index) for index, member_id in enumerate(subscribers)]
-    if max(least)[0] - min(least)[0] <= 1:
-        return 0
-    most = [(-load, index) for load, index in least if not assigned[subscribers[index]].isdisjoint(pool)]
-    movable: dict[int, list[TopicIdPartition]] = {}
+def _level(assigned: dict[str, set[TopicIdPartition]], subscribers: Sequence[str], pool: Partitions) -> int:
+    """Divide a pool so that its members have as many partitions, of all pools. The number of those that are given."""
+    mine = [assigned[member_id] & pool for member_id in subscribers]
+    loads = [len(assigned[member_id]) - len(own) for member_id, own in zip(subscribers, mine, strict=True)]
+    quotas = [0] * len(subscribers)
+    # Of those who have least the next one is for who has one of the pool already.
+    least = [(load, not own, index) for index, (load, own) in enumerate(zip(loads, mine, strict=True))]
     heapify(least)
-    heapify(most)
-    moves = 0
-    while most:
-        giver, (load, taker) = most[0][1], least[0]
-        if load != len(assigned[subscribers[taker]]):  # its load has changed since
-            heapreplace(least, (len(assigned[subscribers[taker]]), taker))
-        elif len(assigned[subscribers[giver]]) - load <= 1:
-            break
-        else:
-            if giver not in movable:
-                movable[giver] = sorted(assigned[subscribers[giver]] & pool)
-            partition = movable[giver].pop()
-            assigned[subscribers[giver]].remove(partition)
-            assigned[subscribers[taker]].add(partition)
-            heapreplace(least, (load + 1, taker))
-            heappop(most)
-            if movable[giver]:
-                heappush(most, (-len(assigned[subscribers[giver]]), giver))
-            moves += 1
-    return moves
+    for _ in pool:
+        index = least[0][2]
+        quotas[index] += 1
+        heapreplace(least, (loads[index] + quotas[index], quotas[index] >= len(mine[index]), index))
+    free = set(pool)
+    for member_id, own, quota in zip(subscribers, mine, quotas, strict=True):
+        taken = set(sorted(own)[quota:])
+        assigned[member_id] -= taken
+        own -= taken
+        free -= own
+    given = iter(sorted(free))
+    for member_id, own, quota in zip(subscribers, mine, quotas, strict=True):
+        assigned[member_id].update(islice(given, quota - len(own)))
+    return len(free)
 
 
 @lru_cache(64)

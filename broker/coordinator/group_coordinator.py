@@ -195,8 +195,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
     def quiet_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply | None:
         """The reply to a ConsumerGroupHeartbeat that changes nothing; None for all others (`consumer_heartbeat`)."""
         shard = self._shard_of(request.group_id)
-        group = None if isinstance(shard, ErrorCode) else shard.groups.get(request.group_id)
-        if isinstance(shard, ErrorCode) or not isinstance(group, ConsumerGroup):
+        if isinstance(shard, ErrorCode) or not isinstance(group := shard.groups.get(request.group_id), ConsumerGroup):
             return None
         return consumer_group_requests.unchanged(group, request, shard.now())
 

@@ -115,10 +115,6 @@ class ModernGroup(Group):
 
     # --- what a kind of group decides
 
-    @property
-    @abstractmethod
-    def default_assignor(self) -> str: ...
-
     @abstractmethod
     def session_timeout_ms(self, member: Member) -> int: ...
 
@@ -169,8 +165,8 @@ class ModernGroup(Group):
         return self.membership.topic_names()
 
     @property
-    def assignor_name(self) -> str:
-        return self.membership.assignor_name(self.default_assignor)
+    @abstractmethod
+    def assignor_name(self) -> str: ...
 
     # --- events
 

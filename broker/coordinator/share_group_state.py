@@ -92,7 +92,7 @@ class ShareGroup(ModernGroup):
         self.membership = ShareMembership()
 
     @property
-    def default_assignor(self) -> str:
+    def assignor_name(self) -> str:
         return simple.__name__
 
     @property
