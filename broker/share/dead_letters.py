@@ -26,7 +26,7 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.topic_changes import NewTopic, TopicChanges
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.peer_requests import Connect, PeerRequests
-from broker.errors import BrokerError, CorruptBatch, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, raise_for
 from broker.log.append_checks import BatchCheck, writable
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
@@ -88,6 +88,7 @@ class DeadLetterWriter:
 
     def __post_init__(self, connect: Connect) -> None:
         self._peers = PeerRequests(connect, _send)
+        self._peers.follow(self.topics, lambda asked: self._leader(asked.tp), ErrorCode.not_leader_or_follower)
 
     async def write(self, key: SharePartitionKey, source: Partition, due: Sequence[DeadLetters]) -> int:
         """As `WriteDeadLetters` says. Raises nothing."""
@@ -146,13 +147,13 @@ class DeadLetterWriter:
 
     async def _produce(self, tp: TopicPartition, batch: bytes) -> None:
         """Returns when all in-sync replicas have the batch. Raises BrokerError, TimeoutError."""
-        info = self.topics.metadata.partition(tp)
-        if info is None or info.leader < 0:
+        leading = self._leader(tp)
+        if leading < 0:
             raise BrokerError(ErrorCode.leader_not_available, f"{tp} has no leader")
-        if info.leader != self.broker_id:
-            code = await self._peers.ask(info.leader, _Question(tp, batch))
-            if code is not ErrorCode.none:
-                raise BrokerError(code, f"broker {info.leader} has not appended to {tp}: {code.name}")
+        if leading != self.broker_id:
+            raise_for(
+                await self._peers.ask(leading, _Question(tp, batch)), f"broker {leading} has not appended to {tp}"
+            )
             return
         leader = self.topics.partition(tp)
         leader.check_min_isr()
@@ -163,6 +164,10 @@ class DeadLetterWriter:
         unsafe = leader.until_safe(leader.append_checked(check))
         if unsafe is not None:
             await asyncio.wait_for(unsafe, _SAFE_S)
+
+    def _leader(self, tp: TopicPartition) -> int:
+        info = self.topics.metadata.partition(tp)
+        return -1 if info is None else info.leader
 
     async def close(self) -> None:
         """End all requests."""
