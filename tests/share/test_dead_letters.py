@@ -12,7 +12,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.topic_names import SHARE_STATE_TOPIC
-from broker.records.batch import patch_base_offset
+from broker.records.batch import patch_base_offset, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
@@ -73,7 +73,9 @@ def test_a_rejected_record_is_copied_as_it_was(ask: Requests, topic: str, codec:
     assert member.take() == [(0, 9, 1)]
     member.acknowledge({0: [(0, 9, [1, 3, 3, 1, 1, 1, 1, 1, 1, 3])]})
     eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
-    found = letters(ask, f"dlq.{topic}")
+    (sent,) = ask.fetch([ask_for(f"dlq.{topic}")], version=12)
+    assert {header.codec for _, header in walk_batches(bytes(sent.records))} == {codec}
+    found = records_of(sent)
     assert [(one.key, one.value) for one in found] == [
         (b"key %d" % number, b"value %d" % number * 100) for number in (1, 2, 9)
     ]
@@ -176,7 +178,7 @@ def test_a_damaged_batch_goes_without_its_records() -> None:
     patch_base_offset(bad, 0, 2, 0)
     bad[-1] ^= 1
     records: dict[int, Record] = {}
-    assert dead_letters._decode(bytes(good + bad), records) == 4
+    assert dead_letters._decode(bytes(good + bad), records) == (4, Codec.LZ4)
     assert list(records) == [0, 1]
 
 
