@@ -165,7 +165,7 @@ class DeadLetterWriter:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
         unsafe = leader.until_safe(leader.append_checked(check))
         if unsafe is not None:
-            await asyncio.wait_for(unsafe, _SAFE_S)
+            await asyncio.wait_for(asyncio.shield(unsafe), _SAFE_S)  # others may wait for the same flush
 
     def _leader(self, tp: TopicPartition) -> int:
         info = self.topics.metadata.partition(tp)

@@ -279,7 +279,8 @@ class SharePartitions:
         if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
         try:
-            stored = await self._in_log(key, epoch, partition.log.log_end_offset, await self.persister.read(key, epoch))
+            stored = await self.persister.read(key, epoch)
+            stored = await self._in_log(key, epoch, partition.log.log_end_offset, stored)
         except BrokerError as error:
             raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
         reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0
