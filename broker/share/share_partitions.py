@@ -30,6 +30,7 @@ from broker.share.share_partition_state import (
     FetchedBatch,
     ShareLimits,
     SharePartitionState,
+    Wanted,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,28 +76,13 @@ class SharePartition:
     _armed: float = inf
 
     def acquire(
-        self,
-        member_id: str,
-        fetch_offset: int,
-        batches: Sequence[FetchedBatch],
-        *,
-        max_records: int,
-        batch_size: int,
-        is_record_limit: bool = False,
+        self, member_id: str, fetch_offset: int, batches: Sequence[FetchedBatch], wanted: Wanted
     ) -> list[AcquiredRecords]:
         """As `SharePartitionState.acquire`. Read the log at `state.next_fetch_offset()` before, and only committed
         records (below the high watermark, or the last stable offset)."""
         if self.is_fenced:
             return []
-        acquired = self.state.acquire(
-            member_id,
-            fetch_offset,
-            batches,
-            self.owner.clock.monotonic(),
-            max_records=max_records,
-            batch_size=batch_size,
-            is_record_limit=is_record_limit,
-        )
+        acquired = self.state.acquire(member_id, fetch_offset, batches, self.owner.clock.monotonic(), wanted)
         self._arm()
         self._store()
         return acquired

@@ -17,7 +17,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
 from broker.share import dead_letters
-from broker.share.share_partition_state import FetchedBatch, acknowledgements
+from broker.share.share_partition_state import FetchedBatch, Wanted, acknowledgements
 from tests.share.test_share_failover import SETTINGS, Shared
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
@@ -213,7 +213,7 @@ async def test_another_broker_leads_their_topic(
     writer = three.running[shared.leader(key)]._share.dead_letters
 
     async def reject(offset: int) -> None:
-        share.acquire("a", offset, [FetchedBatch(offset, offset)], max_records=1, batch_size=1)
+        share.acquire("a", offset, [FetchedBatch(offset, offset)], Wanted(1, 1))
         assert await share.acknowledge("a", acknowledgements([(offset, offset, [REJECT])])) is ErrorCode.none
 
     await reject(0)
