@@ -1,4 +1,4 @@
-"""conf/grafana and conf/systemd: every metric that they name is served, and systemd accepts the units."""
+"""The dashboard, conf/grafana and conf/systemd: every metric that they name is served; systemd accepts the units."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import re
 import shutil
 import subprocess
+from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from broker.tools.broker import app
 from pykafka_ui.app import GroupMetrics
 from pykafka_ui.snapshot import Snapshot
 from tests.support.requirements import give_up
@@ -29,10 +32,14 @@ def served() -> set[str]:
     }
 
 
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["config", "dashboard.json"]).output)["panels"]
+    return found
+
+
 def expressions() -> list[str]:
-    dashboard = json.loads((GRAFANA / "dashboard.json").read_text(encoding="utf-8"))
     alerts = yaml.safe_load((GRAFANA / "alerts.yml").read_text(encoding="utf-8"))
-    return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())] + [
+    return [target["expr"] for panel in panels() for target in panel.get("targets", ())] + [
         rule["expr"] for group in alerts["groups"] for rule in group["rules"]
     ]
 
@@ -44,14 +51,13 @@ def test_every_metric_of_the_dashboard_and_the_alerts_is_served() -> None:
 
 
 def test_panels_do_not_overlap_and_alerts_say_what_to_do() -> None:
-    panels = json.loads((GRAFANA / "dashboard.json").read_text(encoding="utf-8"))["panels"]
     taken: set[tuple[int, int]] = set()
-    for panel in panels:
+    for panel in panels():
         at = panel["gridPos"]
         area = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not area & taken, panel["title"]
         taken |= area
-    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert len({panel["id"] for panel in panels()}) == len(panels())
     alerts = yaml.safe_load((GRAFANA / "alerts.yml").read_text(encoding="utf-8"))
     assert all(rule["annotations"]["summary"].endswith(".") for group in alerts["groups"] for rule in group["rules"])
 

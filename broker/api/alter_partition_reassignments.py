@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.errors import BrokerError, ErrorCode
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.errors import BrokerError
 from broker.protocol.messages import field
 from broker.protocol.permissions import ALTER_REASSIGNMENTS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -22,7 +22,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         for topic in request.body.topics
         for asked in topic.partitions
     }
-    code, message = ErrorCode.none, None
+    failed: BrokerError | None = None
     results: Mapping[TopicPartition, BrokerError | None] = {}
     try:
         if context.allows(client, ALTER_REASSIGNMENTS):
@@ -31,21 +31,10 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             results = dict.fromkeys(targets, refused := context.refusal(client, ALTER_REASSIGNMENTS))
             raise refused
     except BrokerError as error:
-        code, message = error.code, error.message
-    answers = by_topic(
-        (
-            tp,
-            {
-                "partition_index": tp.partition,
-                "error_code": error.code if error else ErrorCode.none,
-                "error_message": error.message if error else None,
-            },
-        )
-        for tp, error in results.items()
-    )
+        failed = error
+    rows = ((tp, {"partition_index": tp.partition, **outcome(error)}) for tp, error in results.items())
     return {
         "allow_replication_factor_change": may_change_factor,
-        "error_code": code,
-        "error_message": message,
-        "responses": [{"name": name, "partitions": found} for name, found in answers.items()],
+        **outcome(failed),
+        "responses": topic_rows(rows),
     }

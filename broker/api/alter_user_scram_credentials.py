@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import ALTER_SCRAM
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
@@ -25,9 +25,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     failed: dict[str, BrokerError] = {}
     every = (*request.body.deletions, *request.body.upsertions)
     if not context.allows(client, ALTER_SCRAM):
-        refused = context.refusal(client, ALTER_SCRAM)
-        failed = dict.fromkeys((change.name for change in every), refused)
-        return {"results": [{"user": u, "error_code": e.code, "error_message": e.message} for u, e in failed.items()]}
+        refused = outcome(context.refusal(client, ALTER_SCRAM))
+        return {"results": [{"user": user, **refused} for user in dict.fromkeys(change.name for change in every)]}
     may_change_all = context.authorizer.acts_as_super_user(client)
     for change in every:
         if not may_change_all and context.authorizer.is_super_user(f"User:{change.name}"):
@@ -46,8 +45,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
                 await context.users.alter(user, changes[user])
             except BrokerError as caught:
                 error = caught
-        code, message = (error.code, error.message) if error else (ErrorCode.none, None)
-        results.append({"user": user, "error_code": code, "error_message": message})
+        results.append({"user": user, **outcome(error)})
     return {"results": results}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request, outcome
 from broker.coordinator.modern_group_messages import MemberDescription, Partitions
 from broker.coordinator.modern_group_records import by_topic_id
 from broker.errors import BrokerError
@@ -45,7 +45,7 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
             found = context.groups.describe_consumer_group(group_id)
         names = _names(context, client, need_topic, found.members)
     except BrokerError as error:
-        return {"group_id": group_id, "error_code": error.code, "error_message": error.message or None}
+        return {"group_id": group_id, **outcome(error)}
     operations = NOT_ASKED
     if request.body.include_authorized_operations:
         operations = context.authorized_operations(client, request.api, AclResourceType.GROUP, group_id)

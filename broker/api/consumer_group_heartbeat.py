@@ -12,11 +12,12 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest, TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
 from broker.errors import BrokerError, ErrorCode
+from broker.net.delayed_answer import DelayedAnswer
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import CONSUMER_HEARTBEAT, CONSUMER_HEARTBEAT_TOPIC
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Fields | Awaitable[Fields]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields | DelayedAnswer[Fields] | Awaitable[Fields]:
     """Patterns match only topics that the client may describe; names of others are an error."""
     body = request.body
     names, owned = body.subscribed_topic_names, body.topic_partitions
@@ -46,11 +47,14 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields | Aw
         needs_member_id=request.version >= 1,
     )
     quiet = context.groups.quiet_heartbeat(heartbeat)
-    return heartbeat_fields(quiet) if quiet is not None else _heartbeat(context, heartbeat)
+    if quiet is not None:
+        return heartbeat_fields(quiet)
+    reply = context.groups.consumer_heartbeat(heartbeat)
+    return reply.then(heartbeat_fields) if isinstance(reply, DelayedAnswer) else _fields_of(reply)
 
 
-async def _heartbeat(context: ApiContext, heartbeat: HeartbeatRequest) -> Fields:
-    return heartbeat_fields(await context.groups.consumer_heartbeat(heartbeat))
+async def _fields_of(reply: Awaitable[HeartbeatReply]) -> Fields:
+    return heartbeat_fields(await reply)
 
 
 def check_group_id(group_id: str) -> None:

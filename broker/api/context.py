@@ -60,6 +60,13 @@ NOT_ASKED: Final = -(2**31)
 """In place of the operations that a client may do, if its request does not ask for them."""
 
 
+def outcome(error: BrokerError | None = None) -> Fields:
+    """The code and message of an error, or that there is none."""
+    if error is None:
+        return {"error_code": ErrorCode.none, "error_message": None}
+    return {"error_code": error.code, "error_message": error.message or None}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApiContext:
     """The parts of a running broker that requests act on."""

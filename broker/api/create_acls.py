@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, acl_of
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.errors import BrokerError, ErrorCode
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.errors import BrokerError
 from broker.protocol.permissions import CREATE_ACLS
 from broker.security.acl_types import Acl
 
@@ -15,7 +15,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     if context.acls is None:
         return {"results": [NO_AUTHORIZER for _ in creations]}
     if not context.allows(client, CREATE_ACLS):
-        return {"results": [_result(context.refusal(client, CREATE_ACLS)) for _ in creations]}
+        return {"results": [outcome(context.refusal(client, CREATE_ACLS)) for _ in creations]}
     made: dict[int, Acl] = {}
     errors: dict[int, BrokerError | None] = {}
     for number, asked in enumerate(creations):
@@ -24,10 +24,4 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         except BrokerError as error:
             errors[number] = error
     errors.update(zip(made, await context.acls.create(list(made.values())), strict=True))
-    return {"results": [_result(errors[number]) for number in range(len(creations))]}
-
-
-def _result(error: BrokerError | None) -> Fields:
-    if error is None:
-        return {"error_code": ErrorCode.none, "error_message": None}
-    return {"error_code": error.code, "error_message": error.message or None}
+    return {"results": [outcome(errors[number]) for number in range(len(creations))]}

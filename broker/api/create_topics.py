@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.config_entries import topic_entries
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.cluster.topic_changes import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.messages import field
@@ -62,8 +62,7 @@ async def _create(
     entries = topic_entries(context.configs.dynamic, record.config)
     return {
         "name": asked.name,
-        "error_code": ErrorCode.none,
-        "error_message": None,
+        **outcome(),
         "topic_id": record.topic_id,
         "num_partitions": len(record.assignment),
         "replication_factor": len(record.assignment[0]),
@@ -88,10 +87,4 @@ def _assignment(asked: Any) -> Mapping[int, tuple[int, ...]]:
 
 
 def _failed(name: str, error: BrokerError) -> Fields:
-    return {
-        "name": name,
-        "error_code": error.code,
-        "error_message": error.message or None,
-        "num_partitions": -1,
-        "replication_factor": -1,
-    }
+    return {"name": name, **outcome(error), "num_partitions": -1, "replication_factor": -1}

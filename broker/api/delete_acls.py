@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.api.acl_requests import NO_AUTHORIZER, entry_fields, filter_of, pattern_fields
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.cluster.acls import Deleted
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError
 from broker.protocol.permissions import DELETE_ACLS
 from broker.security.acl_types import AclFilter
 
@@ -32,19 +32,11 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 def _refused(error: BrokerError) -> Fields:
-    return {"error_code": error.code, "error_message": error.message or None, "matching_acls": ()}
+    return {**outcome(error), "matching_acls": ()}
 
 
 def _result(deleted: Sequence[Deleted] | BrokerError) -> Fields:
     if isinstance(deleted, BrokerError):
         return _refused(deleted)
-    matching = [
-        {
-            "error_code": error.code if error else ErrorCode.none,
-            "error_message": error.message if error else None,
-            **pattern_fields(acl.pattern),
-            **entry_fields(acl.entry),
-        }
-        for acl, error in deleted
-    ]
-    return {"error_code": ErrorCode.none, "error_message": None, "matching_acls": matching}
+    matching = [{**outcome(error), **pattern_fields(acl.pattern), **entry_fields(acl.entry)} for acl, error in deleted]
+    return {**outcome(), "matching_acls": matching}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.api.acl_requests import NO_AUTHORIZER, entry_fields, filter_of, pattern_fields
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.errors import BrokerError, ErrorCode
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.errors import BrokerError
 from broker.protocol.permissions import DESCRIBE_ACLS
 
 
@@ -16,9 +16,9 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         context.check(client, DESCRIBE_ACLS)
         wanted = filter_of(request.body)
     except BrokerError as error:
-        return {"error_code": error.code, "error_message": error.message, "resources": ()}
+        return {**outcome(error), "resources": ()}
     resources = [
         {**pattern_fields(pattern), "acls": [entry_fields(entry) for entry in entries]}
         for pattern, entries in context.acls.current.matching(wanted)
     ]
-    return {"error_code": ErrorCode.none, "error_message": None, "resources": resources}
+    return {**outcome(), "resources": resources}

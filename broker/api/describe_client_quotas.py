@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_QUOTAS
 from broker.quotas.quota_entity import CLIENT_ID, DEFAULT
@@ -25,7 +25,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         wanted = _wanted(request.body.components)
         found = list(context.quota_configs.find(wanted, strict=request.body.strict))
     except BrokerError as error:
-        return {"error_code": error.code, "error_message": error.message, "entries": None}
+        return {**outcome(error), "entries": None}
     entries = [
         {
             "entity": [{"entity_type": kind, "entity_name": name or None} for kind, name in entity.parts().items()],
@@ -33,7 +33,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         }
         for entity, limits in found
     ]
-    return {"error_code": ErrorCode.none, "error_message": None, "entries": entries}
+    return {**outcome(), "entries": entries}
 
 
 def _wanted(components: Any) -> dict[str, str | None]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from broker.api.archive_status import archive_status
 from broker.api.config_resources import check_resource, resource
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.errors import BrokerError, ErrorCode
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.errors import BrokerError
 from broker.protocol.described_config import ARCHIVE_STATUS, ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_CONFIGS_CLUSTER, DESCRIBE_CONFIGS_GROUP, DESCRIBE_CONFIGS_TOPIC
@@ -31,12 +31,12 @@ def _resource(context: ApiContext, client: Client, asked: Any, body: Any) -> Fie
         check_resource(context, client, _NEEDS, asked)
         entries = resource(context, asked.resource_type, asked.resource_name).describe()
     except BrokerError as error:
-        return {**answer, "error_code": error.code, "error_message": error.message or None, "configs": ()}
+        return {**answer, **outcome(error), "configs": ()}
     wanted = asked.configuration_keys
     chosen = [e for e in entries if not wanted or e.name in wanted]
     if wanted and ARCHIVE_STATUS in wanted and asked.resource_type == ResourceType.BROKER and asked.resource_name:
         chosen.append(archive_status(context, client))
-    return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, body)}
+    return {**answer, **outcome(), "configs": _configs(chosen, body)}
 
 
 def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Fields]:

@@ -5,7 +5,7 @@ Version notes: 3 — the operations the client is allowed, on request; 6 — an 
 
 from __future__ import annotations
 
-from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
+from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request, outcome
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import DESCRIBE_GROUPS_GROUP
@@ -18,17 +18,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 async def _describe(context: ApiContext, request: Request, client: Client, group_id: str) -> Fields:
     if not context.allows(client, DESCRIBE_GROUPS_GROUP, group_id):
-        refused = context.refusal(client, DESCRIBE_GROUPS_GROUP, group_id)
-        return {
-            "error_code": refused.code,
-            "error_message": refused.message,
-            "group_id": group_id,
-            "group_state": "",
-            "protocol_type": "",
-            "protocol_data": "",
-            "authorized_operations": NOT_ASKED,
-            "members": (),
-        }
+        return {"group_id": group_id, **outcome(context.refusal(client, DESCRIBE_GROUPS_GROUP, group_id))}
     found = await context.groups.describe(group_id)
     absent = found.error is ErrorCode.none and found.state == "Dead" and request.version >= 6
     operations = NOT_ASKED

@@ -5,8 +5,8 @@ Every replica answers, as in Kafka, so that the states of a leader and its follo
 
 from __future__ import annotations
 
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.errors import BrokerError, ErrorCode
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.errors import BrokerError
 from broker.log.producer_state import ProducerEntry
 from broker.protocol.permissions import DESCRIBE_PRODUCERS_TOPIC
 from broker.protocol.topic_names import check_topic_name
@@ -33,18 +33,9 @@ def _partition(context: ApiContext, client: Client, tp: TopicPartition) -> Field
         context.check(client, DESCRIBE_PRODUCERS_TOPIC, tp.topic)
         producers = context.topics.replica(tp).log.producers
     except BrokerError as error:
-        return {
-            "partition_index": tp.partition,
-            "error_code": error.code,
-            "error_message": error.message or None,
-            "active_producers": (),
-        }
-    return {
-        "partition_index": tp.partition,
-        "error_code": ErrorCode.none,
-        "error_message": None,
-        "active_producers": [_producer(entry) for entry in producers],
-    }
+        return {"partition_index": tp.partition, **outcome(error), "active_producers": ()}
+    active = [_producer(entry) for entry in producers]
+    return {"partition_index": tp.partition, **outcome(), "active_producers": active}
 
 
 def _producer(entry: ProducerEntry) -> Fields:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import collections
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import ErrorCode
 from broker.protocol.permissions import DESCRIBE_SCRAM
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if not context.allows(client, DESCRIBE_SCRAM):
-        refused = context.refusal(client, DESCRIBE_SCRAM)
-        told = {"error_code": refused.code, "error_message": refused.message}
+        told = outcome(context.refusal(client, DESCRIBE_SCRAM))
         each = {**told, "user": "", "credential_infos": ()}  # Kafka names nobody here
         return {**told, "results": [each for _ in request.body.users or ()]}
     known = context.users.credentials
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
-    return {
-        "error_code": ErrorCode.none,
-        "error_message": None,
-        "results": [_result(known, user, times) for user, times in sorted(asked.items())],
-    }
+    return {**outcome(), "results": [_result(known, user, times) for user, times in sorted(asked.items())]}
 
 
 def _result(known: Fields, user: str, times: int) -> Fields:

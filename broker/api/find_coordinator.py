@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
@@ -43,7 +43,6 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 async def _find(context: ApiContext, client: Client, kind: int, key: str, deadline: float) -> Fields:
-    answer = {"key": key, "node_id": -1, "host": "", "port": -1}
     try:
         if kind in _NEEDS:
             context.check(client, _NEEDS[kind], key)
@@ -54,15 +53,8 @@ async def _find(context: ApiContext, client: Client, kind: int, key: str, deadli
         if at is None:
             raise _unavailable(f"broker {broker.broker_id} has no listener {client.listener}")
     except BrokerError as error:
-        return {**answer, "error_code": error.code, "error_message": error.message}
-    return {
-        **answer,
-        "node_id": broker.broker_id,
-        "host": at.host,
-        "port": at.port,
-        "error_code": ErrorCode.none,
-        "error_message": None,
-    }
+        return {**outcome(error), "key": key, "node_id": -1, "host": "", "port": -1}
+    return {**outcome(), "key": key, "node_id": broker.broker_id, "host": at.host, "port": at.port}
 
 
 async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float) -> BrokerInfo:

@@ -26,6 +26,5 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     results = await share_requests.acknowledge(context, request, client, key, SHARE_ACKNOWLEDGE_TOPIC, named)
     if body.share_session_epoch == FINAL_EPOCH:
         context.share.sessions.end(session)
-    partitions = {one: {"error_code": code, "error_message": text} for one, (code, text) in results.items()}
-    leaders = share_requests.leader_fields(context, client, results)
-    return share_requests.response_fields(context, key.group_id, partitions, leaders)
+    partitions = {one: share_requests.refused(result) for one, result in results.items()}
+    return share_requests.response_fields(context, client, key.group_id, partitions, results)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_requests import Result
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
@@ -111,19 +110,22 @@ async def _session(
     return session
 
 
+@dataclasses.dataclass
 class _ShareFetch:
     """One request: `read` finds records, and `respond` acquires them."""
 
-    def __init__(self, context: ApiContext, request: Request, client: Client, session: ShareSession) -> None:
-        self.acknowledged: Mapping[Asked, Result] = {}
-        self._context = context
-        self._request = request
-        self._body = request.body
-        self._client = client
-        self._session = session
+    context: ApiContext
+    request: Request
+    client: Client
+    session: ShareSession
+    acknowledged: Mapping[Asked, BrokerError] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._body = self.request.body
         self._deadline = asyncio.get_running_loop().time() + to_ms(self._body.max_wait) / 1000
-        self._committed = context.group_configs.of(session.key.group_id).share_isolation_level == _COMMITTED
-        self._errors: dict[Asked, Result] = {}
+        config = self.context.group_configs.of(self.session.key.group_id)
+        self._committed = config.share_isolation_level == _COMMITTED
+        self._errors: dict[Asked, BrokerError] = {}
         self._found: list[_Found] = []
 
     async def read(self) -> None:
@@ -154,9 +156,9 @@ class _ShareFetch:
         What is not loaded in time is left out. The loads go on: a coordinator that is away must not keep the member
         from all other partitions.
         """
-        asked = list(self._session.partitions)
+        asked = list(self.session.partitions)
         turn = self._body.share_session_epoch % len(asked) if asked else 0
-        known = self._context.share.partitions
+        known = self.context.share.partitions
         shares: list[SharePartition] = []
         missing: list[SharePartitionKey] = []
 
@@ -164,16 +166,16 @@ class _ShareFetch:
             try:
                 shares.append(await known.get(key))
             except BrokerError as error:
-                self._errors[key[1:]] = Result(error.code, error.message or None)
+                self._errors[key[1:]] = error
 
         for number, one in enumerate(asked[turn:] + asked[:turn]):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            key = SharePartitionKey(self._session.key.group_id, *one)
+            key = SharePartitionKey(self.session.key.group_id, *one)
             try:
-                share_requests.check(self._context, self._client, SHARE_FETCH_TOPIC, one)
+                share_requests.check(self.context, self.client, SHARE_FETCH_TOPIC, one)
             except BrokerError as error:
-                self._errors[one] = Result(error.code, error.message or None)
+                self._errors[one] = error
                 continue
             share = known.loaded(key)
             if share is None:
@@ -191,7 +193,7 @@ class _ShareFetch:
         self._found, ready = [], []
         for share in shares:
             if share.is_fenced:
-                self._errors[share.key[1:]] = Result(ErrorCode.not_leader_or_follower)
+                self._errors[share.key[1:]] = BrokerError(ErrorCode.not_leader_or_follower)
                 continue
             share.state.log_start_moved(share.partition.log.log_start_offset)
             offset = share.state.next_fetch_offset()
@@ -201,12 +203,12 @@ class _ShareFetch:
             try:
                 self._read_partition(share, offset, self._most_bytes() // len(ready))
             except BrokerError as error:
-                self._errors[share.key[1:]] = Result(error.code, error.message or None)
+                self._errors[share.key[1:]] = error
 
     def _most_bytes(self) -> int:
-        most: int = min(self._body.max_bytes, self._context.config.fetch_max_bytes)
-        if self._context.quotas.enabled:
-            limit = self._context.quotas.most_to_fetch(*quota_user(self._client.principal, self._request.client_id))
+        most: int = min(self._body.max_bytes, self.context.config.fetch_max_bytes)
+        if self.context.quotas.enabled:
+            limit = self.context.quotas.most_to_fetch(*quota_user(self.client.principal, self.request.client_id))
             most = most if limit is None else min(most, int(limit))
         return most
 
@@ -236,12 +238,12 @@ class _ShareFetch:
 
     def respond(self) -> Sequence[Part]:
         """Acquire what was found. The state of no partition can have changed since `read`."""
-        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self._session.added}
+        answers: dict[Asked, dict[str, Any]] = {one: {} for one in self.session.added}
         left = self._body.max_records
-        is_open = self._context.share.sessions.is_open(self._session)
+        is_open = self.context.share.sessions.is_open(self.session)
         for found in self._found if is_open else ():
             acquired = found.share.acquire(
-                self._session.key.member_id,
+                self.session.key.member_id,
                 found.offset,
                 found.batches,
                 max_records=left,
@@ -265,17 +267,17 @@ class _ShareFetch:
     def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
         for asked, result in self._errors.items():
             if not answers.get(asked):
-                answers[asked] = {"error_code": result.error, "error_message": result.error_message}
+                answers[asked] = {**share_requests.refused(result)}
         for asked, result in self.acknowledged.items():
             answers.setdefault(asked, {}).update(
-                acknowledge_error_code=int(result.error), acknowledge_error_message=result.error_message
+                acknowledge_error_code=int(result.code), acknowledge_error_message=result.message or None
             )
-        failed = {one: result for one, result in {**self.acknowledged, **self._errors}.items() if result.error}
-        leaders = share_requests.leader_fields(self._context, self._client, failed)
-        fields = share_requests.response_fields(self._context, self._session.key.group_id, answers, leaders)
-        for code in error_codes(self._request.api, fields):
-            self._context.metrics.failed(self._request.api, code)
-        return encode_response_parts(self._request, fields)
+        errors = {**self.acknowledged, **self._errors}
+        group_id = self.session.key.group_id
+        fields = share_requests.response_fields(self.context, self.client, group_id, answers, errors)
+        for code in error_codes(self.request.api, fields):
+            self.context.metrics.failed(self.request.api, code)
+        return encode_response_parts(self.request, fields)
 
 
 def _cut(found: _Found, acquired: Sequence[AcquiredRecords]) -> RecordRange:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Fields, Request
 from broker.api.named_topics import NO_ID, check_named, name_of
@@ -18,18 +17,11 @@ from broker.protocol.fetch_response import CurrentLeader
 from broker.protocol.permissions import Permission
 from broker.protocol.topic_partition import TopicPartition
 from broker.share.persister import SharePartitionKey
-from broker.share.share_partition_state import AcknowledgementBatch, AcknowledgeType
+from broker.share.share_partition_state import AcknowledgeType, acknowledgements
 from broker.share.share_sessions import Asked, SessionKey
 
 _LONGEST_MEMBER_ID: Final = 36
 _FIRST_WITH_RENEW: Final = 2
-
-
-class Result(NamedTuple):
-    """How one partition of a request has fared."""
-
-    error: ErrorCode = ErrorCode.none
-    error_message: str | None = None
 
 
 def session_key(context: ApiContext, request: Request, client: Client, need: Permission) -> SessionKey:
@@ -58,84 +50,59 @@ def asked_of(topics: Iterable[Any]) -> dict[Asked, Any]:
 
 async def acknowledge(
     context: ApiContext, request: Request, client: Client, key: SessionKey, need: Permission, named: Mapping[Asked, Any]
-) -> dict[Asked, Result]:
-    """Store the acknowledgements of a request, all partitions at once."""
+) -> dict[Asked, BrokerError]:
+    """Store the acknowledgements of a request, all partitions at once. An error with the code NONE is none."""
+    renews = request.version >= _FIRST_WITH_RENEW and request.body.is_renew_ack
     may_renew = context.group_configs.of(key.group_id).share_renew_acknowledge_enable
-    with_batches = [(asked, one.acknowledgement_batches) for asked, one in named.items()]
 
-    async def store(asked: Asked, batches: Sequence[Any]) -> Result:
+    async def store(asked: Asked, batches: Iterable[Any]) -> BrokerError:
         try:
-            checked = _checked(batches, request)
-            if not may_renew and any(AcknowledgeType.RENEW in one.acknowledge_types for one in checked):
+            said = acknowledgements(batches, AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT)
+            if not may_renew and any(one.kind is AcknowledgeType.RENEW for one in said):
                 text = "Renewing acquisition locks is not enabled for the group (share.renew.acknowledge.enable)."
                 raise BrokerError(ErrorCode.invalid_record_state, text)
             check(context, client, need, asked)
-            partition = await context.share.partitions.get(SharePartitionKey(key.group_id, *asked))
-            code = await partition.acknowledge(key.member_id, checked)
+            share = await context.share.partitions.get(SharePartitionKey(key.group_id, *asked))
+            code = await share.acknowledge(key.member_id, said)
         except BrokerError as error:
-            return Result(error.code, error.message or None)
-        if code is ErrorCode.none:
-            for one in checked:
-                types = one.acknowledge_types
-                counts = Counter(types) if len(types) > 1 else {types[0]: one.last_offset - one.first_offset + 1}
-                context.metrics.share_acknowledgements.update(counts)
-        return Result(code)
+            return error
+        for first, last, kind in said if code is ErrorCode.none else ():
+            context.metrics.share_acknowledgements[kind] += last - first + 1
+        return BrokerError(code)
 
-    waiting: list[Awaitable[Result]] = [store(asked, batches) for asked, batches in with_batches if batches]
-    results = await asyncio.gather(*waiting)
-    return dict(zip((asked for asked, batches in with_batches if batches), results, strict=True))
-
-
-def _checked(batches: Sequence[Any], request: Request) -> list[AcknowledgementBatch]:
-    """Raises BrokerError `invalid_request`."""
-    may_renew = request.version >= _FIRST_WITH_RENEW and request.body.is_renew_ack
-    largest = AcknowledgeType.RENEW if may_renew else AcknowledgeType.REJECT
-    end, checked = -1, []
-    for one in batches:
-        types, first, last = one.acknowledge_types, one.first_offset, one.last_offset
-        wrong = first > last or first < end or not types or (len(types) > 1 and len(types) != last - first + 1)
-        if wrong or not 0 <= min(types) <= max(types) <= largest:
-            raise BrokerError(ErrorCode.invalid_request, f"the acknowledgement of [{first}, {last}] is not valid")
-        checked.append(AcknowledgementBatch(first, last, types))
-        end = last
-    return checked
-
-
-def leader_fields(context: ApiContext, client: Client, results: Mapping[Asked, Result]) -> dict[Asked, CurrentLeader]:
-    """The leaders of the partitions that have another one than this broker (KIP-951)."""
-    leaders = {}
-    for asked, result in results.items():
-        topic = context.topics.metadata.topic_by_id(asked[0]) if result.error in LED_ELSEWHERE else None
-        if topic is not None:
-            leader = context.current_leader(client, TopicPartition(topic.name, asked[1]))
-            if leader is not None:
-                leaders[asked] = leader
-    return leaders
+    batches = {asked: one.acknowledgement_batches for asked, one in named.items() if one.acknowledgement_batches}
+    results = await asyncio.gather(*(store(asked, said) for asked, said in batches.items()))
+    return dict(zip(batches, results, strict=True))
 
 
 def response_fields(
     context: ApiContext,
+    client: Client,
     group_id: str,
     partitions: Mapping[Asked, Fields],
-    leaders: Mapping[Asked, CurrentLeader],
+    errors: Mapping[Asked, BrokerError],
 ) -> Fields:
-    """The fields of both responses. `partitions` has what is said of each."""
+    """The fields of both responses. `partitions` has what is said of each. Those that another broker leads come with
+    their leader (KIP-951)."""
     topics: dict[uuid.UUID, list[Fields]] = {}
+    endpoints = {}
     for (topic_id, number), one in partitions.items():
-        leader = leaders.get((topic_id, number), CurrentLeader(0, 0))
+        leader, error = None, errors.get((topic_id, number))
+        if error is not None and error.code in LED_ELSEWHERE:
+            leader = context.current_leader(client, TopicPartition(name_of(context, topic_id), number))
+        leader = leader or CurrentLeader(0, 0)
+        if leader.host:
+            address = {"host": leader.host, "port": leader.port, "rack": leader.rack}
+            endpoints[leader.broker_id] = {"node_id": leader.broker_id, **address}
         led_by = {"leader_id": leader.broker_id, "leader_epoch": leader.epoch}
         topics.setdefault(topic_id, []).append({"partition_index": number, "current_leader": led_by, **one})
-    endpoints = {one.broker_id: one for one in leaders.values() if one.host}
     return {
         "acquisition_lock_timeout": context.group_configs.of(group_id).share_record_lock_duration_ms,
         "responses": [{"topic_id": topic_id, "partitions": found} for topic_id, found in topics.items()],
-        "node_endpoints": [
-            {"node_id": one.broker_id, "host": one.host, "port": one.port, "rack": one.rack}
-            for one in endpoints.values()
-        ],
+        "node_endpoints": list(endpoints.values()),
     }
 
 
 def refused(error: BrokerError) -> Fields:
-    """The response to a request that is refused as a whole."""
+    """The error of a response, or of a part of it."""
     return {"error_code": error.code, "error_message": error.message or None}

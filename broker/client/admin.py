@@ -47,12 +47,12 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
 from broker.client.group_descriptions import describe_group, members_of_groups, share_group_offsets
-from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
+from broker.client.leader_requests import ask_leaders, error_of, partition_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.quotas.quota_entity import QuotaEntity
 from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
@@ -63,7 +63,6 @@ _SET, _DELETE = 0, 1
 
 _MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
-"""Of one request: other requests wait for it at the broker."""
 _SALT_BYTES = 16
 _QUORUM_TOPIC = "__cluster_metadata"
 
@@ -198,10 +197,7 @@ class Admin:
         """
         row = {"resource_type": int(resource), "resource_name": name, "configuration_keys": keys}
         body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
-        answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
-        (result,) = answer.results
-        what = f"describing the configuration of {resource_name(resource, name)}"
-        self._checked(ApiKey.DESCRIBE_CONFIGS, what, result, name)
+        result = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name, "describing")
         return {str(entry.name): decode_config_entry(entry) for entry in result.configs}
 
     def alter_configs(
@@ -223,18 +219,18 @@ class Admin:
         rows += ({"name": key, "config_operation": _DELETE, "value": None} for key in delete)
         target = {"resource_type": int(resource), "resource_name": name, "configs": rows}
         body = {"resources": [target], "validate_only": validate_only}
-        answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
-        (result,) = answer.responses
-        what = f"changing the configuration of {resource_name(resource, name)}"
-        self._checked(ApiKey.INCREMENTAL_ALTER_CONFIGS, what, result, name)
+        self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name, "changing")
 
-    def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
+    def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str, doing: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics, groups and ALL_BROKERS."""
-        if resource in (ResourceType.TOPIC, ResourceType.GROUP) or name == ALL_BROKERS:
-            return self._ask(api, body, connect=self.cluster.any_connection)
-        if not name.isdecimal():
-            raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
-        return self._ask(api, body, connect=partial(self._broker, int(name)))
+        connect: Callable[[], BrokerConnection] = self.cluster.any_connection
+        if resource not in (ResourceType.TOPIC, ResourceType.GROUP) and name != ALL_BROKERS:
+            if not name.isdecimal():
+                raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
+            connect = partial(self._broker, int(name))
+        answer = self._ask(api, body, connect=connect)
+        (result,) = answer.results if api is ApiKey.DESCRIBE_CONFIGS else answer.responses
+        return self._checked(api, f"{doing} the configuration of {resource_name(resource, name)}", result, name)
 
     # --- groups ------------------------------------------------------------------------------------
 

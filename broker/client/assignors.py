@@ -11,12 +11,15 @@ members. Among the balanced assignments they choose one that moves few partition
 from __future__ import annotations
 
 import struct
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from broker.protocol.consumer_protocol import Subscription
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.entities import Int32, String, Table, Wire
+from broker.protocol.struct_reader import reader
+from broker.protocol.struct_writer import encoder
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 
 class Member(NamedTuple):
@@ -215,7 +218,6 @@ class _Balancer:
         self._topics[taker][topic] += 1
 
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
@@ -246,39 +248,32 @@ def is_cooperative(strategies: Iterable[str]) -> bool:
     return all(ASSIGNORS[name].cooperative for name in strategies)
 
 
+class _StickyTopic(NamedTuple):
+    topic: String
+    partitions: tuple[Int32, ...]
+
+
+class _StickyUserData(NamedTuple):
+    """`StickyAssignorUserData`, which has no version in front. Version 0 has no generation."""
+
+    topics: tuple[_StickyTopic, ...]
+    generation: Annotated[Int32, Wire(versions=(1,))]
+
+
 def _write_sticky(had: Sequence[TopicPartition], generation: int) -> bytes | None:
-    """`StickyAssignorUserData` version 1, which has no version in front: [topic [partition]] generation."""
-    if not had:
-        return None
-    topics: dict[str, list[int]] = defaultdict(list)
-    for tp in sorted(had):
-        topics[tp.topic].append(tp.partition)
-    parts = [_INT32.pack(len(topics))]
-    for topic, indexes in topics.items():
-        name = topic.encode()
-        parts += [_INT16.pack(len(name)), name, struct.pack(f">i{len(indexes)}i", len(indexes), *indexes)]
-    return b"".join((*parts, _INT32.pack(generation)))
+    topics = by_topic((tp, tp.partition) for tp in sorted(had)).items()
+    return encoder(Table(_StickyUserData, 1, False))((topics, generation)) if topics else None
 
 
 def _read_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """Version 1, or version 0 without a generation. Data that cannot be read counts as no partitions."""
-    had: list[TopicPartition] = []
-    try:
-        (topics,), at = _INT32.unpack_from(data), _INT32.size
-        for _ in range(topics):
-            length = _INT16.unpack_from(data, at)[0]
-            at += _INT16.size
-            topic = str(data[at : at + length], "utf-8")
-            count = _INT32.unpack_from(data, at + length)[0]
-            at += length + _INT32.size
-            if length < 0 or not 0 <= count <= (len(data) - at) // _INT32.size:
-                return (), -1
-            had += (TopicPartition(topic, index) for index in struct.unpack_from(f">{count}i", data, at))
-            at += count * _INT32.size
-        generation = _INT32.unpack_from(data, at)[0] if at < len(data) else -1
-    except (struct.error, UnicodeDecodeError):
-        return (), -1
-    return tuple(had), generation
+    """Version 1, else version 0. Data that cannot be read counts as no partitions."""
+    for version in (1, 0):
+        try:
+            (topics, generation), _ = reader(Table(_StickyUserData, version, False))(data, 0, len(data))
+        except (ValueError, LookupError, OverflowError, struct.error):
+            continue
+        return tuple(TopicPartition(topic, index) for topic, indexes in topics for index in indexes), generation
+    return (), -1
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {

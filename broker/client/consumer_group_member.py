@@ -51,7 +51,8 @@ class ConsumerGroupMember:
         self._member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()  # as Java's (KIP-1082)
         self._epoch = _OUT
         self._joining = False
-        self._interval_s = self._settings.heartbeat_interval_ms / 1000
+        self.heartbeat_in_s = self._settings.heartbeat_interval_ms / 1000
+        """The interval that the coordinator asked for: short while the group reconciles."""
         self._topics: tuple[str, ...] = ()
         self._owned: _Ids = {}
         self._given: _Ids | None = None
@@ -80,11 +81,6 @@ class ConsumerGroupMember:
             if not self.owns:
                 return NO_MEMBER
             return Membership(self._epoch, self._member_id, self._settings.group_instance_id or None)
-
-    @property
-    def heartbeat_in_s(self) -> float:
-        """The interval that the coordinator asked for: short while the group reconciles."""
-        return self._interval_s
 
     def request_rejoin(self) -> None:
         """Tell the coordinator the topics at the next `advance`."""
@@ -181,7 +177,7 @@ class ConsumerGroupMember:
     def _accept(self, answer: Any, told: tuple[tuple[str, ...], _Ids]) -> None:
         self._member_id = answer.member_id or self._member_id
         self._epoch, self._joining, self._told = int(answer.member_epoch), False, told
-        self._interval_s = max(to_ms(answer.heartbeat_interval) / 1000, 0.01)
+        self.heartbeat_in_s = max(to_ms(answer.heartbeat_interval) / 1000, 0.01)
         if answer.assignment is not None:
             rows = answer.assignment.topic_partitions
             given = {row.topic_id: tuple(sorted(map(int, row.partitions))) for row in rows}

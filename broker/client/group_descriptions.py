@@ -13,6 +13,7 @@ from broker.client.admin_types import GroupDescription, GroupListing, MemberDesc
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
 from broker.client.coordinator import Coordinator
+from broker.client.leader_requests import partition_rows
 from broker.errors import ErrorCode, ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -63,17 +64,14 @@ def members_of_groups(
 
 def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
     """Where a share group begins in its partitions: all before is done. Those that nobody has read are left out."""
-
-    def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
-        yield answer.groups[0].error_code, "describing the offsets"
-
-    body = {"groups": [{"group_id": group, "topics": None}]}
-    answer = Coordinator(cluster, group).ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, body, codes)
+    answer = Coordinator(cluster, group).ask(
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+        {"groups": [{"group_id": group, "topics": None}]},
+        lambda answer: [(answer.groups[0].error_code, "describing the offsets")],
+    )
+    rows = partition_rows(answer.groups[0].topics, topic="topic_name")
     return {
-        TopicPartition(topic.topic_name, one.partition_index): one.start_offset
-        for topic in answer.groups[0].topics
-        for one in topic.partitions
-        if one.error_code is ErrorCode.none and one.start_offset >= 0
+        tp: row.start_offset for tp, row in rows.items() if row.error_code is ErrorCode.none and row.start_offset >= 0
     }
 
 
@@ -104,37 +102,31 @@ def _describe(cluster: Cluster, group: str, kind: str) -> GroupDescription:
 
 
 def _members(group: Any) -> tuple[MemberDescription, ...]:
-    if (protocol := field(group, "protocol_type")) is None:
-        return tuple(sorted(map(_modern_member, group.members)))
-    return tuple(sorted(_classic_member(row, protocol == PROTOCOL_TYPE) for row in group.members))
+    return tuple(sorted(_member(row, field(group, "protocol_type")) for row in group.members))
 
 
-def _classic_member(row: Any, consumers: bool) -> MemberDescription:
-    partitions: tuple[TopicPartition, ...] = ()
-    if consumers and row.member_assignment:
-        try:
-            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
-        except ProtocolError:  # the group leader wrote something else
-            partitions = ()
-    return MemberDescription(
-        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
-    )
-
-
-def _modern_member(row: Any) -> MemberDescription:
-    host, target = row.client_host.removeprefix("/"), field(row, "target_assignment")
+def _member(row: Any, protocol: str | None) -> MemberDescription:
+    """`protocol`: the protocol type of a classic group, which has no more than the first fields."""
+    target = field(row, "target_assignment")
     return MemberDescription(
         row.member_id,
-        field(row, "instance_id"),
+        field(row, "group_instance_id", field(row, "instance_id")),
         row.client_id,
-        host,
-        _partitions(row.assignment),
-        int(row.member_epoch),
+        row.client_host.removeprefix("/"),
+        _partitions(row.assignment) if protocol is None else _assigned(row, protocol),
+        int(field(row, "member_epoch", -1)),
         None if target is None else _partitions(target),
-        tuple(row.subscribed_topic_names),
+        tuple(field(row, "subscribed_topic_names", ())),
         field(row, "subscribed_topic_regex") or None,
-        int(field(row, "member_type", 1)) == 0,
+        field(row, "member_type") == 0,
     )
+
+
+def _assigned(row: Any, protocol: str) -> tuple[TopicPartition, ...]:
+    try:
+        return tuple(sorted(decode_assignment(row.member_assignment))) if protocol == PROTOCOL_TYPE else ()
+    except ProtocolError:  # the group leader wrote something else
+        return ()
 
 
 def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:

@@ -6,24 +6,22 @@ first request again, static members too; and while a group reconciles, members a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
-from broker.coordinator.consumer_group_members import Draft, Member, Membership
-from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, Call, ConsumerGroup
-from broker.coordinator.current_assignment import Report, next_assignment
+from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, ConsumerGroup
+from broker.coordinator.current_assignment import Report, must_wait, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
+from broker.coordinator.modern_group import Call, Steps
+from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
-    ConsumerGroupDescription,
     HeartbeatReply,
     HeartbeatRequest,
-    MemberDescription,
     Partitions,
     TopicIdPartition,
 )
@@ -32,13 +30,15 @@ from broker.coordinator.record_reader import MAX_STRING_BYTES
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-_NOTHING = (None,) * 5
+_NOTHING = (None,) * 4
+_SAID = ("instance_id", "rack_id", "topic_names", "topic_regex", "server_assignor", "client_id", "client_host")
+"""Fields of the request that are fields of the subscription; None is as before."""
 
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, now: Now) -> Effects:
     """ConsumerGroupHeartbeat: join, stay, rejoin or leave. Answers `waiter` with a HeartbeatReply, now or later."""
     try:
-        check(request, group.settings.assignors)
+        check(request, group.config.group_consumer_assignors)
     except BrokerError as error:
         return Effects([Reply(waiter, HeartbeatReply(error.code, error.message))])
     if not request.member_id:
@@ -48,29 +48,30 @@ def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, waiter: Waiter, n
 
 
 def unchanged(group: ConsumerGroup, request: HeartbeatRequest, now: Now) -> HeartbeatReply | None:
-    """The reply to a heartbeat of a settled member that says nothing, which are nineteen of twenty. None for others."""
+    """The reply to a heartbeat that changes nothing, which are nineteen of twenty. None for others, and for some."""
     member = group.membership.members.get(request.member_id)
-    if member is None or not request.member_epoch == member.epoch > JOIN_EPOCH or group.is_dead:
+    if member is None or not request.member_epoch == member.current.epoch > JOIN_EPOCH or group.is_dead:
         return None
     said = member.subscription
-    says = request.topic_names, request.topic_regex, request.server_assignor, request.owned, request.rack_id
+    says = request.topic_names, request.topic_regex, request.server_assignor, request.rack_id
     if says != _NOTHING or request.rebalance_timeout_ms != -1 or said.topic_regex or said.classic is not None:
         return None
     who = request.instance_id or said.instance_id, request.client_id, request.client_host
-    if who != (said.instance_id, said.client_id, said.client_host) or not group.membership.is_settled(member):
+    if who != (said.instance_id, said.client_id, said.client_host):
+        return None
+    if not (group.membership.is_settled(member) or must_wait(member, group.membership, request.owned)):
         return None
     group.touch(member, now)
-    return HeartbeatReply(
-        ErrorCode.none,
-        member_id=member.member_id,
-        member_epoch=member.epoch,
-        heartbeat_interval_ms=_interval_ms(group, group.membership),
-    )
+    return _reply(group, group.membership, member, None)
 
 
-def _interval_ms(group: ConsumerGroup, membership: Membership) -> int:
-    interval_ms = group.settings.heartbeat_interval_ms
-    return min(interval_ms, RECONCILING_INTERVAL_MS) if membership.is_reconciling else interval_ms
+def _reply(
+    group: ConsumerGroup, membership: ConsumerMembership, member: Member, assignment: Partitions | None
+) -> HeartbeatReply:
+    interval_ms = group.settings().consumer_heartbeat_interval_ms
+    if membership.is_reconciling:
+        interval_ms = min(interval_ms, RECONCILING_INTERVAL_MS)
+    return HeartbeatReply(ErrorCode.none, None, member.member_id, member.epoch, interval_ms, assignment)
 
 
 def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
@@ -104,9 +105,7 @@ def check(request: HeartbeatRequest, assignors: Collection[str]) -> None:
         raise BrokerError(ErrorCode.unsupported_assignor, message)
 
 
-def _heartbeat(
-    group: ConsumerGroup, request: HeartbeatRequest, draft: Draft, now: Now
-) -> Generator[None, None, HeartbeatReply]:
+def _heartbeat(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now) -> Steps:
     member = _member(group, request, draft)
     is_changed = subscribe(draft, member, _subscription(member.subscription, request))
     if draft.members[member.member_id].subscription.topic_regex:
@@ -116,16 +115,10 @@ def _heartbeat(
     subscribes = request.topic_names is not None or request.topic_regex is not None
     is_full = request.rebalance_timeout_ms != -1 and subscribes and request.owned is not None
     tells = is_full or request.member_epoch == JOIN_EPOCH or after.current.assigned != member.current.assigned
-    return HeartbeatReply(
-        ErrorCode.none,
-        member_id=after.member_id,
-        member_epoch=after.epoch,
-        heartbeat_interval_ms=_interval_ms(group, draft),
-        assignment=frozenset(after.current.assigned) if tells else None,
-    )
+    return _reply(group, draft, after, frozenset(after.current.assigned) if tells else None)
 
 
-def _member(group: ConsumerGroup, request: HeartbeatRequest, draft: Draft) -> Member:
+def _member(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership) -> Member:
     """The member that sends a heartbeat: a known one, the successor of a static one, or a new one."""
     member_id, joins = request.member_id, request.member_epoch == JOIN_EPOCH
     check_room(group, draft, member_id)
@@ -141,7 +134,7 @@ def _member(group: ConsumerGroup, request: HeartbeatRequest, draft: Draft) -> Me
     if member is None:
         if not joins:
             raise unknown(group, member_id)
-        return Member(member_id)
+        return draft.new_member(member_id)
     if joins:
         return came_back(draft, member)
     _check_epoch(member, request)
@@ -159,29 +152,20 @@ def _check_epoch(member: Member, request: HeartbeatRequest) -> None:
 
 def _subscription(before: MemberSubscription, request: HeartbeatRequest) -> MemberSubscription:
     """What the member said so far, with what it says now."""
-    says: dict[str, Any] = {
-        "instance_id": request.instance_id,
-        "rack_id": request.rack_id,
-        "topic_names": request.topic_names,
-        "topic_regex": request.topic_regex,
-        "rebalance_timeout_ms": None if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
-        "server_assignor": request.server_assignor,
-        "client_id": request.client_id,
-        "client_host": request.client_host,
-    }
-    return replace(before, classic=None, **{name: value for name, value in says.items() if value is not None})
+    says = {name: value for name in _SAID if (value := getattr(request, name)) not in (None, getattr(before, name))}
+    if request.rebalance_timeout_ms not in (-1, before.rebalance_timeout_ms):
+        says["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    return replace(before, classic=None, **says) if says or before.classic is not None else before
 
 
-def _leave(
-    group: ConsumerGroup, request: HeartbeatRequest, draft: Draft, now: Now
-) -> Generator[None, None, HeartbeatReply]:
+def _leave(group: ConsumerGroup, request: HeartbeatRequest, draft: ConsumerMembership, now: Now) -> Steps:
     member = static_or_dynamic(group, draft, request.member_id, request.instance_id)
     if request.member_epoch == LEAVE_STATIC_EPOCH:
         # It comes back and gets the same partitions, under another id: it has them from epoch 0 on.
         assigned = dict.fromkeys(member.current.assigned, 0)
         current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, assigned=assigned, revoking={})
         if current != member.current:
-            draft.put(replace(member, current=current))
+            draft.put(member._replace(current=current))
     else:
         draft.remove(member.member_id)
         draft.bumps_epoch = True
@@ -198,13 +182,15 @@ def unknown(group: ConsumerGroup, member_id: str) -> BrokerError:
     )
 
 
-def check_room(group: ConsumerGroup, draft: Draft, member_id: str) -> None:
-    if len(draft.members) >= group.settings.max_size and member_id not in draft.members:
+def check_room(group: ConsumerGroup, draft: ConsumerMembership, member_id: str) -> None:
+    if len(draft.members) >= group.config.group_consumer_max_size and member_id not in draft.members:
         message = f"The group has {len(draft.members)} members, as many as group.consumer.max.size allows."
         raise BrokerError(ErrorCode.group_max_size_reached, message)
 
 
-def static_or_dynamic(group: ConsumerGroup, draft: Membership, member_id: str, instance_id: str | None) -> Member:
+def static_or_dynamic(
+    group: ConsumerGroup, draft: ConsumerMembership, member_id: str, instance_id: str | None
+) -> Member:
     """The member of a request, which has the instance id if one is given."""
     holder = member_id if instance_id is None else draft.instances.get(instance_id)
     if holder is None or holder not in draft.members:
@@ -215,7 +201,7 @@ def static_or_dynamic(group: ConsumerGroup, draft: Membership, member_id: str, i
     return draft.members[holder]
 
 
-def succeed(draft: Draft, holder: str, member_id: str, *, is_classic: bool) -> Member:
+def succeed(draft: ConsumerMembership, holder: str, member_id: str, *, is_classic: bool) -> Member:
     """A static member came back under a new id: it takes the place of its old one, if that has left."""
     before = draft.members[holder]
     is_either_classic = is_classic or before.subscription.classic is not None
@@ -223,49 +209,54 @@ def succeed(draft: Draft, holder: str, member_id: str, *, is_classic: bool) -> M
         message = f"The instance id {before.subscription.instance_id} is of member {holder}, which has not left."
         raise BrokerError(ErrorCode.unreleased_instance_id, message)
     draft.remove(holder)
-    member = replace(before, member_id=member_id, current=replace(before.current, epoch=0, previous_epoch=0))
+    member = before._replace(member_id=member_id, current=replace(before.current, epoch=0, previous_epoch=0))
     draft.put(member)
     return member
 
 
-def came_back(draft: Draft, member: Member) -> Member:
+def came_back(draft: ConsumerMembership, member: Member) -> Member:
     """A member joins again under its id. It keeps its epoch: the answer to its first request may have been lost."""
     if member.epoch == LEAVE_STATIC_EPOCH:
-        member = replace(member, current=replace(member.current, epoch=0, previous_epoch=0))
+        member = member._replace(current=replace(member.current, epoch=0, previous_epoch=0))
         draft.put(member)
     return member
 
 
-def subscribe(draft: Draft, member: Member, subscription: MemberSubscription) -> bool:
+def subscribe(draft: ConsumerMembership, member: Member, subscription: MemberSubscription) -> bool:
     """Make it the member's subscription. Whether it subscribes to other topics than before."""
-    before = member.subscription
+    before: MemberSubscription = member.subscription
     if subscription != before or member.member_id not in draft.members:
-        draft.put(replace(member, subscription=subscription))
+        draft.put(member._replace(subscription=subscription))
     is_other_regex = subscription.topic_regex != before.topic_regex
     # The topics of a new pattern are not known yet: the epoch follows when they are.
-    is_known = not subscription.topic_regex or subscription.topic_regex in draft.regexes
+    is_known = not subscription.topic_regex or subscription.topic_regex in draft.extras
     draft.bumps_epoch |= subscription.topic_names != before.topic_names or (is_other_regex and is_known)
     return subscription.topic_names != before.topic_names or is_other_regex
 
 
 def reconcile(
-    group: ConsumerGroup, draft: Draft, member_id: str, owned: Partitions | None, is_changed: bool, now: Now
+    group: ConsumerGroup,
+    draft: ConsumerMembership,
+    member_id: str,
+    owned: Partitions | None,
+    is_changed: bool,
+    now: Now,
 ) -> Member:
     """Take the member one step towards its target."""
     member = draft.members.get(member_id)
     if member is None:
         raise unknown(group, member_id)
     if is_changed or not draft.is_settled(member):
-        report = Report(owned, is_changed, draft.topic_ids(member, group.topics))
+        report = Report(owned, is_changed, draft.topic_ids(member.subscription, group.topics))
         current = next_assignment(member, draft, report)
         if current != member.current:
-            member = replace(member, current=current)
+            member = member._replace(current=current)
             draft.put(member)
     group.touch(member, now)
     return member
 
 
-# --- offsets and descriptions
+# --- offsets
 
 
 def commit_errors(
@@ -315,33 +306,3 @@ def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> Erro
     is_classic = member.subscription.classic is not None
     stale = ErrorCode.illegal_generation if is_classic else ErrorCode.stale_member_epoch
     return ErrorCode.none if epoch == member.epoch else stale
-
-
-def describe(group: ConsumerGroup) -> ConsumerGroupDescription:
-    """ConsumerGroupDescribe of the group."""
-    membership = group.membership
-    return ConsumerGroupDescription(
-        group.group_id,
-        group.state_name,
-        membership.epoch.epoch,
-        membership.target_epoch.epoch,
-        membership.assignor_name(group.settings.assignors[0]),
-        tuple(_described(member) for _, member in sorted(membership.members.items())),
-    )
-
-
-def _described(member: Member) -> MemberDescription:
-    said = member.subscription
-    return MemberDescription(
-        member.member_id,
-        said.instance_id,
-        said.rack_id,
-        member.epoch,
-        said.client_id,
-        said.client_host,
-        sorted(said.topic_names),
-        said.topic_regex or None,
-        frozenset(member.current.assigned),
-        member.target,
-        said.classic is not None,
-    )

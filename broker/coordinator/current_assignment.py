@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from broker.coordinator.consumer_group_members import Member, Membership
+from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Partitions
 from broker.coordinator.modern_group_records import CurrentAssignment, MemberState
 from broker.errors import BrokerError, ErrorCode
@@ -34,9 +34,9 @@ class Report(NamedTuple):
         return self.owned is None or not self.owned.isdisjoint(partitions)
 
 
-def next_assignment(member: Member, group: Membership, report: Report) -> CurrentAssignment:
+def next_assignment(member: Member, group: ConsumerMembership, report: Report) -> CurrentAssignment:
     """Where the member is after its request. Raises FENCED_MEMBER_EPOCH if it must begin again."""
-    current = member.current
+    current: CurrentAssignment = member.current
     if current.state is MemberState.UNKNOWN:
         if report.owned is None or report.owned:
             message = (
@@ -50,6 +50,16 @@ def next_assignment(member: Member, group: Membership, report: Report) -> Curren
     return _advance(member, group, report, current.epoch)
 
 
+def must_wait(member: Member, group: ConsumerMembership, owned: Partitions | None) -> bool:
+    """Whether a request of a member that is not settled changes nothing, seen without a closer look."""
+    current: CurrentAssignment = member.current
+    if current.state is MemberState.UNREVOKED:
+        return owned is None
+    if current.state is not MemberState.UNRELEASED or current.epoch != group.target_epoch.epoch:
+        return False
+    return all(partition in group.owners for partition in member.target.difference(current.assigned))
+
+
 def _without_unsubscribed(current: CurrentAssignment, report: Report) -> CurrentAssignment:
     """Take partitions of topics that it no longer subscribes to, before there is a new target."""
     kept = {tp: epoch for tp, epoch in current.assigned.items() if tp.topic_id in report.topic_ids}
@@ -61,7 +71,7 @@ def _without_unsubscribed(current: CurrentAssignment, report: Report) -> Current
     return replace(current, state=MemberState.UNREVOKED, assigned=kept, revoking=revoking)
 
 
-def _advance(member: Member, group: Membership, report: Report, epoch: int) -> CurrentAssignment:
+def _advance(member: Member, group: ConsumerMembership, report: Report, epoch: int) -> CurrentAssignment:
     current = member.current
     target = {tp for tp in member.target if tp.topic_id in report.topic_ids}
     kept = {tp: since for tp, since in current.assigned.items() if tp in target}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -24,7 +25,7 @@ class AssignedMember(NamedTuple):
 
 
 Members: TypeAlias = Mapping[str, AssignedMember]
-Assignable: TypeAlias = Mapping[UUID, Sequence[int]]
+Assignable: TypeAlias = Mapping[UUID, range | tuple[int, ...]]
 """The partitions of each topic that may be assigned. Other topics of members are left out."""
 
 Assignor: TypeAlias = Callable[[Members, Assignable], dict[str, Partitions]]
@@ -42,8 +43,8 @@ def uniform(members: Members, assignable: Assignable) -> dict[str, Partitions]:
     pools = _pools(members, assignable)
     assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     unassigned: list[list[TopicIdPartition]] = []
-    for subscribers, partitions in pools:
-        free = set(partitions)  # operations on sets compute no hash again, which is slow for ids
+    for subscribers, pool in pools:
+        free = set(pool)  # operations on sets compute no hash again, which is slow for ids
         for member_id in subscribers:
             kept = members[member_id].target & free
             assigned[member_id] |= kept
@@ -63,13 +64,12 @@ def uniform(members: Members, assignable: Assignable) -> dict[str, Partitions]:
 
 
 def _balance(
-    assigned: dict[str, set[TopicIdPartition]], subscribers: Sequence[str], partitions: Sequence[TopicIdPartition]
+    assigned: dict[str, set[TopicIdPartition]], subscribers: Sequence[str], pool: frozenset[TopicIdPartition]
 ) -> int:
     """Move partitions of a pool from who has most to who has least, until these differ by one. The number of moves."""
     least = [(len(assigned[member_id]), index) for index, member_id in enumerate(subscribers)]
     if max(least)[0] - min(least)[0] <= 1:
         return 0
-    pool = set(partitions)
     most = [(-load, index) for load, index in least if not assigned[subscribers[index]].isdisjoint(pool)]
     movable: dict[int, list[TopicIdPartition]] = {}
     heapify(least)
@@ -95,19 +95,23 @@ def _balance(
     return moves
 
 
-def _pools(members: Members, assignable: Assignable) -> list[tuple[list[str], list[TopicIdPartition]]]:
+@lru_cache(64)
+def _partitions(topic_id: UUID, numbers: range | tuple[int, ...]) -> Partitions:
+    """Those of a topic. They are kept because the hashes of new ones take long."""
+    return frozenset(TopicIdPartition(topic_id, number) for number in numbers)
+
+
+def _pools(members: Members, assignable: Assignable) -> list[tuple[tuple[str, ...], Partitions]]:
     """Topics with the same subscribers together: (members, partitions). First those with most partitions a member."""
     subscribers: dict[UUID, list[str]] = defaultdict(list)
     for member_id, member in members.items():
         for topic_id in member.topic_ids:
             if topic_id in assignable:
                 subscribers[topic_id].append(member_id)
-    pools: dict[tuple[str, ...], list[TopicIdPartition]] = defaultdict(list)
+    pools: dict[tuple[str, ...], Partitions] = defaultdict(frozenset)
     for topic_id in sorted(subscribers):
-        numbers = assignable[topic_id]
-        pools[tuple(subscribers[topic_id])] += (TopicIdPartition(topic_id, number) for number in numbers)
-    ordered = sorted(pools.items(), key=lambda pool: (-len(pool[1]) / len(pool[0]), len(pool[0])))
-    return [(list(member_ids), partitions) for member_ids, partitions in ordered]
+        pools[tuple(subscribers[topic_id])] |= _partitions(topic_id, assignable[topic_id])
+    return sorted(pools.items(), key=lambda pool: (-len(pool[1]) / len(pool[0]), len(pool[0])))
 
 
 def ranges(members: Members, assignable: Assignable) -> dict[str, Partitions]:
@@ -141,7 +145,7 @@ def simple(members: Members, assignable: Assignable) -> dict[str, Partitions]:
     assigned: dict[str, set[TopicIdPartition]] = {member_id: set() for member_id in members}
     for subscribers, partitions in _pools(members, assignable):
         if partitions:
-            _share(assigned, members, subscribers, partitions)
+            _share(assigned, members, subscribers, sorted(partitions))
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 

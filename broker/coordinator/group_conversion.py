@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_members
-from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Now
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_state import ClassicGroup, GroupState
+from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition, Topics
 from broker.coordinator.modern_group_records import (
     ClassicMembership,
@@ -80,7 +80,7 @@ def _first(member: group_members.Member) -> tuple[str, bytes]:
     return next(iter(member.protocols.items()))
 
 
-def install_members(draft: Draft, members: Iterable[Member], generation_id: int, topics: Topics) -> None:
+def install_members(draft: ConsumerMembership, members: Iterable[Member], generation_id: int, topics: Topics) -> None:
     """Make members of a classic group the members of an empty consumer group."""
     for member in members:
         draft.put(member)
@@ -90,7 +90,7 @@ def install_members(draft: Draft, members: Iterable[Member], generation_id: int,
         draft.unsettled.clear()
 
 
-def has_left_for_classic(before: Membership, after: Membership) -> bool:
+def has_left_for_classic(before: ConsumerMembership, after: ConsumerMembership) -> bool:
     """Whether the last member of the consumer protocol is gone, and members of the classic one are left."""
     if not after.members or any(member.subscription.classic is None for member in after.members.values()):
         return False
@@ -98,7 +98,12 @@ def has_left_for_classic(before: Membership, after: Membership) -> bool:
 
 
 def as_classic(
-    group_id: str, config: GroupSettings, offsets: GroupOffsets, membership: Membership, topics: Topics, now: Now
+    group_id: str,
+    config: GroupSettings,
+    offsets: GroupOffsets,
+    membership: ConsumerMembership,
+    topics: Topics,
+    now: Now,
 ) -> ClassicGroup | None:
     """The classic group of members that all use the classic protocol. None if they have no assignor in common."""
     group = ClassicGroup(group_id, config, now.wall_ms, offsets)

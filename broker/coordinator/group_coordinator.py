@@ -35,13 +35,13 @@ from broker.coordinator.group_messages import (
     SyncRequest,
 )
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
-from broker.coordinator.group_shard import COMMIT_TIMEOUT_S, GroupShard
+from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
-    ConsumerGroupDescription,
     HeartbeatReply,
     HeartbeatRequest,
+    ModernGroupDescription,
     Topics,
 )
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
@@ -51,10 +51,10 @@ from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.topic_pattern import TopicPattern
 from broker.errors import BrokerError, ErrorCode
+from broker.net.delayed_answer import DelayedAnswer
 from broker.protocol.topic_partition import TopicPartition
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
-_Reply = TypeVar("_Reply", HeartbeatReply, JoinReply, LeaveReply)
 
 # A client's error when its offsets cannot be stored. Every other code is passed on.
 _COMMIT_ERRORS = {
@@ -119,7 +119,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             group = group_migration.empty_as_classic(group, now)
         if isinstance(group, ConsumerGroup):
             shard.perform(group, group_migration.join(group, request, new_id, waiter, now))
-            return await _stored_soon(waiter, JoinReply(ErrorCode.coordinator_not_available, request.member_id))
+            return await waiter
         if not isinstance(group, ClassicGroup):
             return JoinReply(ErrorCode.inconsistent_group_protocol, request.member_id)
         effects = group_requests.join(group, request, new_id, waiter, now)
@@ -182,7 +182,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         if isinstance(group, ConsumerGroup):
             waiter: asyncio.Future[LeaveReply] = asyncio.get_running_loop().create_future()
             shard.perform(group, group_migration.leave(group, members, waiter, shard.now()))
-            return await _stored_soon(waiter, LeaveReply(ErrorCode.coordinator_not_available))
+            return await waiter
         if not isinstance(group, ClassicGroup):
             return LeaveReply(ErrorCode.none, tuple((member, ErrorCode.unknown_member_id) for member in members))
         if group.is_dead:
@@ -191,36 +191,49 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
 
+    # --- groups to which the coordinator assigns -----------------------------------------------------
+
     def quiet_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply | None:
         """The reply to a ConsumerGroupHeartbeat that changes nothing; None for all others (`consumer_heartbeat`)."""
         shard = self._shard_of(request.group_id)
         group = None if isinstance(shard, ErrorCode) else shard.groups.get(request.group_id)
         if isinstance(shard, ErrorCode) or not isinstance(group, ConsumerGroup):
             return None
-        group.settings = self._kinds.consumer_settings(request.group_id)
         return consumer_group_requests.unchanged(group, request, shard.now())
 
-    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
-        """ConsumerGroupHeartbeat. Returns when what it changes is stored, or at once."""
-        waiter: asyncio.Future[HeartbeatReply] = asyncio.get_running_loop().create_future()
+    def consumer_heartbeat(self, request: HeartbeatRequest) -> Awaitable[HeartbeatReply]:
+        """ConsumerGroupHeartbeat: a DelayedAnswer, if no pattern must be checked. Complete when what it changes is
+        stored, or at once."""
+        return self._checked_heartbeat(request) if request.topic_regex else self._consumer_heartbeat(request)
+
+    async def _checked_heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         try:
             consumer_group_requests.check(request, self._config.group_consumer_assignors)
-            if request.topic_regex:
-                await asyncio.to_thread(TopicPattern, request.topic_regex)  # the check of a long one takes a while
-            shard = self._shard_of(request.group_id)
-            if isinstance(shard, ErrorCode):
-                return HeartbeatReply(shard)
-            group, before = self._consumer_group(shard, request)
+            await asyncio.to_thread(TopicPattern, request.topic_regex or "")  # the check of a long one takes a while
         except BrokerError as error:
             return HeartbeatReply(error.code, error.message)
-        group.settings = self._kinds.consumer_settings(request.group_id)
-        effects = consumer_group_requests.heartbeat(group, request, waiter, shard.now())
-        if before.stores or effects.stores:
-            shard.groups[request.group_id] = group
+        return await self._consumer_heartbeat(request)
+
+    def _consumer_heartbeat(self, request: HeartbeatRequest) -> DelayedAnswer[HeartbeatReply]:
+        answer: DelayedAnswer[HeartbeatReply] = DelayedAnswer()
+        group_id = request.group_id
+        try:
+            consumer_group_requests.check(request, self._config.group_consumer_assignors)
+            shard = self._shard_of(group_id)
+            if isinstance(shard, ErrorCode):
+                raise BrokerError(shard)
+            group, before = self._consumer_group(shard, request)
+        except BrokerError as error:
+            answer.complete(HeartbeatReply(error.code, error.message))
+            return answer
+        if request.member_epoch == JOIN_EPOCH:
+            shard.gather(group)
+        effects = consumer_group_requests.heartbeat(group, request, answer, shard.now())
+        if before.stores or not group.is_empty:
+            shard.groups[group_id] = group
         shard.perform(group, before)
         shard.perform(group, effects)
-        late = HeartbeatReply(ErrorCode.coordinator_not_available, "The change of the group is not stored yet.")
-        return await _stored_soon(waiter, late)
+        return answer
 
     def _consumer_group(self, shard: GroupShard, request: HeartbeatRequest) -> tuple[ConsumerGroup, Effects]:
         """The group of a heartbeat, with the effects of its event before that. For a first heartbeat the group may be
@@ -230,17 +243,13 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return group, Effects()
         if group is not None and group.is_dead:
             raise BrokerError(ErrorCode.coordinator_not_available, f"Group {group_id} is being deleted.")
-        if request.member_epoch == JOIN_EPOCH and group is None:
-            return self._kinds.consumer(group_id), Effects()
-        if request.member_epoch == JOIN_EPOCH and isinstance(group, ClassicGroup):
-            settings = self._kinds.consumer_settings(group_id)
-            upgraded, ended, begun = group_migration.upgrade(
-                group, request, settings, self._kinds.topics(), shard.now()
-            )
+        if request.member_epoch != JOIN_EPOCH or not isinstance(group, ClassicGroup | None):
+            raise _not_found(group_id, group, "consumer")
+        made, begun = self._kinds.consumer(group_id, None if group is None else group.offsets), Effects()
+        if group is not None:
+            ended, begun = group_migration.upgrade(group, request, made, shard.now())
             shard.perform(group, ended)
-            return upgraded, begun
-        why = "not found" if group is None else "is not a consumer group"
-        raise BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
+        return made, begun
 
     def topics_changed(self, names: Collection[str]) -> None:
         """Topics were created, deleted, or have other partitions."""
@@ -248,18 +257,25 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if shard.loaded:
                 shard.topics_changed(names)
 
-    # --- share groups ------------------------------------------------------------------------------
+    def describe_consumer_group(self, group_id: str) -> ModernGroupDescription:
+        """ConsumerGroupDescribe of one group. Raises BrokerError."""
+        group = self._known(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise _not_found(group_id, group, "consumer")
+        return group.describe()
 
     def share_group(self, group_id: str) -> ShareGroup:
         """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
+        group = self._known(group_id)
+        if not isinstance(group, ShareGroup):
+            raise _not_found(group_id, group, "share")
+        return group
+
+    def _known(self, group_id: str) -> Group | None:
         shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             raise BrokerError(shard)
-        group = shard.groups.get(group_id)
-        if not isinstance(group, ShareGroup):
-            reason = f"Group {group_id} not found." if group is None else f"Group {group_id} is not a share group."
-            raise BrokerError(ErrorCode.group_id_not_found, reason)
-        return group
+        return shard.groups.get(group_id)
 
     async def change_share_group(
         self, group_id: str, event: Callable[[ShareGroup, Waiter, Now], Effects], *, may_create: bool = False
@@ -270,12 +286,14 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         """
         shard = self._shard_of(group_id)
         if may_create and not isinstance(shard, ErrorCode) and group_id not in shard.groups:
-            shard.create_share(group_id)
+            shard.groups[group_id] = self._kinds.share(group_id)
         group = self.share_group(group_id)
         assert isinstance(shard, GroupShard)
         if group.is_dead:
             raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if may_create:
+            shard.gather(group)
         shard.perform(group, event(group, waiter, shard.now()))
         return await waiter
 
@@ -458,17 +476,6 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value, message=why)
         return group_requests.describe(group)
 
-    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
-        """ConsumerGroupDescribe of one group. Raises BrokerError."""
-        shard = self._shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            raise BrokerError(shard)
-        group = shard.groups.get(group_id)
-        if not isinstance(group, ConsumerGroup):
-            why = "not found" if group is None else "is not a consumer group"
-            raise BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")
-        return consumer_group_requests.describe(group)
-
     async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[Group]]:
         """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
         wanted = {state.casefold() for state in states}
@@ -497,11 +504,6 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         return _commit_error(await shard.delete_group(group))
 
 
-async def _stored_soon(waiter: asyncio.Future[_Reply], late: _Reply) -> _Reply:
-    """The answer to a request whose change is stored, or `late` if that takes too long."""
-    if waiter.done():
-        return waiter.result()
-    try:
-        return await asyncio.wait_for(waiter, COMMIT_TIMEOUT_S)
-    except TimeoutError:
-        return late
+def _not_found(group_id: str, group: Group | None, kind: str) -> BrokerError:
+    why = "not found" if group is None else f"is not a {kind} group"
+    return BrokerError(ErrorCode.group_id_not_found, f"Group {group_id} {why}.")

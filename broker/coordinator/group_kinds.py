@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import modern_group_records, share_group_records
-from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import Group, Now
 from broker.coordinator.group_offsets import GroupOffsets, PendingCommits
 from broker.coordinator.group_records import OffsetKey, decode_group, decode_key, decode_offset
 from broker.coordinator.group_state import ClassicGroup
+from broker.coordinator.modern_group import ModernGroup
 from broker.coordinator.modern_group_messages import Topics
 from broker.coordinator.modern_group_records import ConsumerGroupKey
 from broker.coordinator.record_reader import MalformedRecord
@@ -40,22 +42,10 @@ class GroupKinds:
         return ClassicGroup(group_id, self._config, wall_ms, offsets)
 
     def consumer(self, group_id: str, offsets: GroupOffsets | None = None) -> ConsumerGroup:
-        return ConsumerGroup(group_id, self._config, self.topics(), self.consumer_settings(group_id), offsets)
+        return ConsumerGroup(group_id, self._config, self.topics(), partial(self._config_of, group_id), offsets)
 
     def share(self, group_id: str, offsets: GroupOffsets | None = None) -> ShareGroup:
-        return ShareGroup(group_id, self._config, offsets, lambda: self._config_of(group_id))
-
-    def consumer_settings(self, group_id: str) -> ConsumerGroupConfig:
-        broker, of_group = self._config, self._config_of(group_id)
-        policy = broker.group_consumer_migration_policy
-        return ConsumerGroupConfig(
-            session_timeout_ms=of_group.consumer_session_timeout_ms,
-            heartbeat_interval_ms=of_group.consumer_heartbeat_interval_ms,
-            max_size=broker.group_consumer_max_size,
-            assignors=broker.group_consumer_assignors,
-            can_upgrade=policy in ("bidirectional", "upgrade"),
-            can_downgrade=policy in ("bidirectional", "downgrade"),
-        )
+        return ShareGroup(group_id, self._config, offsets, partial(self._config_of, group_id), self.topics())
 
 
 class GroupReplay:
@@ -69,8 +59,8 @@ class GroupReplay:
         self._kinds = kinds
         self._latest: dict[bytes, bytes | None] = {}
         self._pending: PendingCommits[bytes, bytes] = PendingCommits()
-        # Group id → the records of its membership.
-        self._of_consumers: dict[str, list[tuple[ConsumerGroupKey, bytes]]] = {}
+        # Group id → the records of its membership, if the coordinator assigns.
+        self._modern: dict[str, list[tuple[ConsumerGroupKey | ShareGroupKey, bytes]]] = {}
         self.groups: dict[str, Group] = {}
         self.open_transactions: dict[int, set[str]] = {}
         """Producer id → the groups in whose offsets its open transaction takes part."""
@@ -99,17 +89,16 @@ class GroupReplay:
                 self._apply(key, value, now, -1)
         for producer_id, key, value in self._pending.items():
             self._apply(key, value, now, producer_id)
-        for group_id, records in self._of_consumers.items():
-            self._build_consumers(group_id, records)
+        for group_id, records in self._modern.items():
+            self._build_modern(group_id, records)
 
     def _apply(self, raw_key: bytes, value: bytes, now: Now, producer_id: int) -> None:
         try:
             key = decode_key(raw_key)
             if key is None:
-                if (of_consumers := modern_group_records.decode_key(raw_key)) is not None:
-                    self._of_consumers.setdefault(of_consumers.group_id, []).append((of_consumers, value))
-                elif (of_share := share_group_records.decode_key(raw_key)) is not None:
-                    self._apply_share(of_share, value)
+                modern = modern_group_records.decode_key(raw_key) or share_group_records.decode_key(raw_key)
+                if modern is not None:
+                    self._modern.setdefault(modern.group_id, []).append((modern, value))
                 return
             group = self.groups.get(key.group_id)
             if group is None:
@@ -127,27 +116,22 @@ class GroupReplay:
         except MalformedRecord as error:
             logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
 
-    def _apply_share(self, key: ShareGroupKey, value: bytes) -> None:
-        group = self.groups.get(key.group_id)
-        if not isinstance(group, ShareGroup):
-            group = self._kinds.share(key.group_id, None if group is None else group.offsets)
-            self.groups[key.group_id] = group
-        group.values[key] = share_group_records.decode_value(key.kind, value)
-
-    def _build_consumers(self, group_id: str, records: list[tuple[ConsumerGroupKey, bytes]]) -> None:
-        """A consumer group in the place of the group that was made for its offsets.
+    def _build_modern(self, group_id: str, records: list[tuple[ConsumerGroupKey | ShareGroupKey, bytes]]) -> None:
+        """A consumer or share group in the place of the group that was made for its offsets.
 
         A generation of a classic group beside it is newer: only an earlier release stores one without deleting these
         records, which it skips.
         """
-        before = self.groups.get(group_id)
-        if isinstance(before, ClassicGroup) and before.has_records:
-            before.obsolete_keys = [modern_group_records.encode_key(key) for key, _ in sorted(records, reverse=True)]
-            return
-        group = self._kinds.consumer(group_id, None if before is None else before.offsets)
+        before, is_share = self.groups.get(group_id), isinstance(records[0][0], ShareGroupKey)
+        make = self._kinds.share if is_share else self._kinds.consumer
+        group: ModernGroup = make(group_id, None if before is None else before.offsets)
         for key, value in sorted(records):
             try:
                 group.replay(key, value)
             except MalformedRecord as error:
                 logger.warning("Skipped a record of group %s that cannot be read: %s", group_id, error)
-        self.groups[group_id] = group
+        if isinstance(before, ClassicGroup) and before.has_records:
+            encode_key = group.membership.records.encode_key
+            before.obsolete_keys = [encode_key(key) for key, _ in sorted(records, reverse=True)]
+        else:
+            self.groups[group_id] = group

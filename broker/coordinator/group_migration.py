@@ -11,10 +11,9 @@ again whenever it must give something up or may get something. The rules are tho
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from broker.coordinator.consumer_group_members import Draft, Member, Membership
 from broker.coordinator.consumer_group_requests import (
     came_back,
     check,
@@ -25,7 +24,7 @@ from broker.coordinator.consumer_group_requests import (
     succeed,
     unknown,
 )
-from broker.coordinator.consumer_group_state import Call, ConsumerGroup, ConsumerGroupConfig, DeadlineKind
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Effects, Now, Reply, Waiter
 from broker.coordinator.group_conversion import members_of, with_ids, with_names
 from broker.coordinator.group_messages import (
@@ -38,7 +37,9 @@ from broker.coordinator.group_messages import (
     quoted,
 )
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.modern_group_messages import HeartbeatRequest, Topics
+from broker.coordinator.modern_group import Call, DeadlineKind, Steps
+from broker.coordinator.modern_group_members import ConsumerMembership, Member
+from broker.coordinator.modern_group_messages import HeartbeatRequest
 from broker.coordinator.modern_group_records import ClassicMembership, MemberState, MemberSubscription
 from broker.errors import BrokerError, ErrorCode, ProtocolError
 from broker.protocol.consumer_protocol import decode_subscription, encode_assignment
@@ -47,36 +48,32 @@ logger = logging.getLogger(__name__)
 
 
 def upgrade(
-    classic: ClassicGroup, request: HeartbeatRequest, settings: ConsumerGroupConfig, topics: Topics, now: Now
-) -> tuple[ConsumerGroup, Effects, Effects]:
-    """A consumer joins a classic group by ConsumerGroupHeartbeat: the consumer group that takes its place.
+    classic: ClassicGroup, request: HeartbeatRequest, group: ConsumerGroup, now: Now
+) -> tuple[Effects, Effects]:
+    """A consumer joins a classic group by ConsumerGroupHeartbeat: `group`, which is new, takes its place.
 
-    Returns it with the effects on the classic group, whose JoinGroups and SyncGroups end, and those on the new one. The
+    Returns the effects on the classic group, whose JoinGroups and SyncGroups end, and those on the new one. The
     heartbeat is the new group's next event. Raises INVALID_REQUEST, or GROUP_ID_NOT_FOUND if it must stay classic.
     """
-    check(request, settings.assignors)
+    config = group.config
+    check(request, config.group_consumer_assignors)
     members: list[Member] = []
     if classic.roster.members:
-        why = ""
-        if not settings.can_upgrade:
-            why = "group.consumer.migration.policy does not allow the upgrade of a classic group with members"
-        elif classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
-            why = f"its members use the protocol {classic.protocol_type!r}"
-        elif len(classic.roster) > settings.max_size:
-            why = f"it has {len(classic.roster)} members, more than group.consumer.max.size allows"
-        else:
-            try:
-                members = members_of(classic, topics)
-            except ProtocolError as error:
-                why = str(error)
-        if why:
-            message = f"Group {classic.group_id} is a classic group and cannot become a consumer group: {why}."
-            raise BrokerError(ErrorCode.group_id_not_found, message)
+        try:
+            if config.group_consumer_migration_policy not in ("bidirectional", "upgrade"):
+                raise ProtocolError("group.consumer.migration.policy does not allow it")
+            if classic.protocol_type != CONSUMER_PROTOCOL_TYPE:
+                raise ProtocolError(f"its members use the protocol {classic.protocol_type!r}")
+            if len(classic.roster) > config.group_consumer_max_size:
+                raise ProtocolError(f"its {len(classic.roster)} members are more than group.consumer.max.size allows")
+            members = members_of(classic, group.topics)
+        except ProtocolError as error:
+            message = f"Group {classic.group_id} is a classic group and cannot become a consumer group: {error}."
+            raise BrokerError(ErrorCode.group_id_not_found, message) from None
     for member_id in list(classic.roster.members):
         classic.waiters.fail(member_id, ErrorCode.rebalance_in_progress, member_id)
-    group = ConsumerGroup(classic.group_id, classic.config, topics, settings, classic.offsets)
     logger.info("Group %s uses the consumer protocol now; %d members are classic", group.group_id, len(members))
-    return group, classic.drain(), group.replace_classic(classic, members, now)
+    return classic.drain(), group.replace_classic(classic, members, now)
 
 
 def empty_as_classic(group: ConsumerGroup, now: Now) -> ClassicGroup:
@@ -105,9 +102,7 @@ def join(group: ConsumerGroup, request: JoinRequest, new_member_id: str, waiter:
     return group.submit(Call(waiter, member_id, partial(_join, group, request, member_id), refuse), now)
 
 
-def _join(
-    group: ConsumerGroup, request: JoinRequest, member_id: str, draft: Draft, now: Now
-) -> Generator[None, None, JoinReply]:
+def _join(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: ConsumerMembership, now: Now) -> Steps:
     check_room(group, draft, member_id)
     _check_protocols(draft, request, member_id)
     try:
@@ -135,7 +130,7 @@ def _join(
     return JoinReply(ErrorCode.none, member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_name)
 
 
-def _check_protocols(draft: Membership, request: JoinRequest, member_id: str) -> None:
+def _check_protocols(draft: ConsumerMembership, request: JoinRequest, member_id: str) -> None:
     """It must have an assignor that all other classic members have: the group may become a classic one again."""
     names = {name for name, _ in request.protocols}
     for other in draft.members.values():
@@ -145,13 +140,13 @@ def _check_protocols(draft: Membership, request: JoinRequest, member_id: str) ->
         raise BrokerError(ErrorCode.inconsistent_group_protocol)
 
 
-def _joining(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: Draft) -> Member:
+def _joining(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: ConsumerMembership) -> Member:
     holder = draft.instances.get(request.group_instance_id or "")
     if request.group_instance_id is not None and request.member_id:
         static_or_dynamic(group, draft, member_id, request.group_instance_id)
     elif holder is not None:
         return succeed(draft, holder, member_id, is_classic=True)
-    return came_back(draft, draft.members.get(member_id) or Member(member_id))
+    return came_back(draft, draft.members.get(member_id) or draft.new_member(member_id))
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, now: Now) -> SyncReply:
@@ -215,7 +210,7 @@ def _must_join(group: ConsumerGroup, member: Member, now: Now) -> None:
 def leave(group: ConsumerGroup, members: Sequence[LeavingMember], waiter: Waiter, now: Now) -> Effects:
     """LeaveGroup of members of either protocol. Answers `waiter` with a LeaveReply, now or later."""
 
-    def rule(draft: Draft, now: Now) -> Generator[None, None, LeaveReply]:
+    def rule(draft: ConsumerMembership, now: Now) -> Steps:
         results = []
         for leaving in members:
             member_id, instance_id = leaving.member_id, leaving.group_instance_id

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 from broker.coordinator.record_reader import RecordFormat
-from broker.protocol.entities import Bytes, Int32, Int64, String, Table, Wire
+from broker.protocol.entities import Bytes, Int32, Int64, String, Wire
 
 _NullAsEmpty = Annotated[bytes, Wire(stored=Bytes | None, read=lambda data: data or b"")]
 
@@ -66,9 +66,12 @@ class GroupMetadata:
     members: tuple[MemberMetadata, ...]
 
 
-_KEYS = RecordFormat(Table(OffsetKey, 0, False), Table(OffsetKey, 1, False), Table(GroupKey, 2, False), is_key=True)
-_OFFSETS = RecordFormat(*(Table(OffsetAndMetadata, version, version >= 4) for version in range(5)))
-_GROUPS = RecordFormat(*(Table(GroupMetadata, version, version >= 4) for version in range(5)))
+_KEYS: RecordFormat[OffsetKey | GroupKey] = RecordFormat({0: OffsetKey, 1: OffsetKey, 2: GroupKey})
+_OFFSETS = RecordFormat(dict.fromkeys(range(5), OffsetAndMetadata), flexible=4)
+_GROUPS = RecordFormat(dict.fromkeys(range(5), GroupMetadata), flexible=4)
+
+decode_key = _KEYS.decode_key
+decode_offset = _OFFSETS.decode
 
 
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
@@ -81,21 +84,9 @@ def encode_group_key(group_id: str) -> bytes:
     return _KEYS.encode((group_id,), 2)
 
 
-def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """The key of a record. None for a key version of a later Kafka, which should be skipped."""
-    key: OffsetKey | GroupKey | None = _KEYS.decode(data)
-    return key
-
-
 def encode_offset(committed: OffsetAndMetadata) -> bytes:
     """The value of an offset: v3, or v1 (without leader epoch, as in Kafka) when it has its own expiry."""
     return _OFFSETS.encode(committed, 3 if committed.expire_timestamp < 0 else 1)
-
-
-def decode_offset(data: bytes) -> OffsetAndMetadata:
-    """Read an offset's value, versions 0 to 4."""
-    committed: OffsetAndMetadata = _OFFSETS.decode(data)
-    return committed
 
 
 def encode_group(group: GroupMetadata) -> bytes:
@@ -105,7 +96,7 @@ def encode_group(group: GroupMetadata) -> bytes:
 
 def decode_group(data: bytes) -> GroupMetadata:
     """Read a group's value, versions 0 to 4. In v0 a member's rebalance time-out is its session time-out."""
-    group: GroupMetadata = _GROUPS.decode(data)
+    group = _GROUPS.decode(data)
     if not data.startswith(b"\0\0"):
         return group
     members = (replace(member, rebalance_timeout_ms=member.session_timeout_ms) for member in group.members)

@@ -19,14 +19,15 @@ from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group import Effects, Group, Now, Store
 from broker.coordinator.group_kinds import GroupKinds, GroupReplay
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset_key
+from broker.coordinator.modern_group import ModernGroup
 from broker.coordinator.modern_group_messages import Resolve
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
-from broker.coordinator.share_group_state import ShareGroup
 from broker.coordinator.topic_pattern import TopicPattern
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
+from broker.net.delayed_answer import DelayedAnswer
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ _MEMBERSHIP_ERRORS = {
     ErrorCode.request_timed_out: ErrorCode.rebalance_in_progress,
 }
 
+
+GATHER_S, MOST_GATHER_S = 0.01, 0.5
+"""A member that joins waits so long for others that join at the same time, again after each, and at most so long."""
 
 COMMIT_TIMEOUT_S = 5.0
 """How long a client waits until its offsets or its generation are stored (Kafka's offsets.commit.timeout.ms)."""
@@ -59,6 +63,7 @@ class GroupShard:
         self._timer = timer
         self._writer = RecordWriter(store, partition)
         self._tasks = BackgroundTasks()
+        self._last_joins: dict[ModernGroup, float] = {}
         # Group id → the time its timer is set to (monotonic s).
         self._armed: dict[str, float] = {}
         # Producer id → the groups in whose offsets its open transaction takes part.
@@ -73,11 +78,6 @@ class GroupShard:
         """Make an empty group. Nothing of it is stored yet."""
         group = self._kinds.classic(group_id, self._clock.now_ms())
         self.groups[group_id] = group
-        return group
-
-    def create_share(self, group_id: str) -> ShareGroup:
-        """Make an empty share group. Nothing of it is stored yet."""
-        group = self.groups[group_id] = self._kinds.share(group_id)
         return group
 
     def topics_changed(self, names: Collection[str]) -> None:
@@ -108,7 +108,7 @@ class GroupShard:
         for producer_id, commit in self._ended_while_loading:
             self._end_transaction(producer_id, commit)
         for group in self.groups.values():
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ModernGroup):
                 group.topics = self._kinds.topics()  # they may have changed during the replay
             self.perform(group, group.begin(now))
         self.loaded = True
@@ -136,12 +136,13 @@ class GroupShard:
 
     def perform(self, group: Group, effects: Effects) -> None:
         """Carry out the effects of an event: answer, store, and set the group's timer."""
-        for waiter, answer in effects.replies:
-            future = cast("asyncio.Future[Any]", waiter)
-            if not future.done():
-                future.set_result(answer)
         for store in effects.stores:
             self._store_membership(group, store)
+        for waiter, answer in effects.replies:
+            if isinstance(waiter, DelayedAnswer):
+                waiter.complete(answer)
+            elif not (future := cast("asyncio.Future[Any]", waiter)).done():
+                future.set_result(answer)
         if effects.successor is not None and self.groups.get(group.group_id) is group:
             self.groups[group.group_id] = group = effects.successor
             self.perform(group, group.tick(self.now()))
@@ -149,9 +150,30 @@ class GroupShard:
             self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)
 
+    def gather(self, group: ModernGroup) -> None:
+        """A member joins. Many may at once, and shall share one batch: each further one costs all others a new target.
+
+        To be called before its event.
+        """
+        loop = asyncio.get_running_loop()
+        self._last_joins[group] = loop.time()
+        if not group.is_gathering:
+            group.is_gathering = True
+            loop.call_later(GATHER_S, self._gathered, group, loop.time())
+
+    def _gathered(self, group: ModernGroup, began: float) -> None:
+        loop = asyncio.get_running_loop()
+        until = min(self._last_joins[group] + GATHER_S, began + MOST_GATHER_S)
+        if loop.time() < until:
+            loop.call_at(until, self._gathered, group, began)
+        else:
+            del self._last_joins[group]
+            group.is_gathering = False
+            self.perform(group, group.tick(self.now()))
+
     def _store_membership(self, group: Group, store: Store) -> None:
         stored: Done = partial(self._membership_stored, group, store, group.obsolete_keys)
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, ModernGroup):
             stored = self._at_most_once(stored)
         try:
             records = [*((key, None) for key in group.obsolete_keys), *store.records()]
@@ -188,12 +210,15 @@ class GroupShard:
         """Look up the topics that patterns match and that the client may describe, in a thread."""
         allows = cast(Callable[[str], bool], asked.client)
         names = [name for name in self._kinds.topics() if allows(name)]
-        found: Mapping[str, Collection[str]] | None
-        try:
-            found = await asyncio.to_thread(lambda: {one: TopicPattern(one).matching(names) for one in asked.regexes})
-        except BrokerError as error:
-            logger.warning("Group %s: %s", group.group_id, error)
-            found = None
+
+        def matches(regex: str) -> Collection[str]:
+            try:
+                return TopicPattern(regex).matching(names)
+            except BrokerError as error:  # as in Kafka, it has no topics then; members sent it before it was too much
+                logger.warning("Group %s: %s", group.group_id, error)
+                return ()
+
+        found = await asyncio.to_thread(lambda: {regex: matches(regex) for regex in asked.regexes})
         if isinstance(group, ConsumerGroup) and self.groups.get(group.group_id) is group:
             self.perform(group, group.regexes_resolved(found, self.now()))
 

@@ -33,7 +33,7 @@ Topics: TypeAlias = Mapping[str, Topic]
 """The topics of the cluster by name, as `ClusterMetadata.topics`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take long to make
 class HeartbeatRequest:
     """ConsumerGroupHeartbeat, and ShareGroupHeartbeat with the fields that it has.
 
@@ -60,7 +60,7 @@ class HeartbeatRequest:
     """From version 1 on, a member brings its own id (KIP-1082). In version 0 the coordinator gives it one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HeartbeatReply:
     """The answer to a heartbeat. `assignment` is None if the member keeps what it has."""
 
@@ -97,7 +97,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerGroupDescription:
+class ModernGroupDescription:
     """ConsumerGroupDescribe or ShareGroupDescribe of one group."""
 
     group_id: str

@@ -6,7 +6,7 @@ the key (partition metadata) is of Kafka 4.0 only and is skipped: the hash in th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition
 from broker.coordinator.record_reader import MalformedRecord, RecordFormat
-from broker.protocol.entities import Bytes, Int8, Int32, Int64, String, Table, Uuid, Wire
+from broker.protocol.entities import Bytes, Int8, Int32, Int64, String, Uuid, Wire
 
 
 class RecordKind(IntEnum):
@@ -79,24 +79,21 @@ def _with_epochs(topics: Iterable[_TopicPartitions], default_epoch: int) -> dict
     return partitions
 
 
-def _epoch_rows(partitions: Mapping[TopicIdPartition, int]) -> list[tuple[UUID, list[int], list[int]]]:
-    return [
-        (topic_id, numbers, [partitions[TopicIdPartition(topic_id, number)] for number in numbers])
-        for topic_id, numbers in by_topic_id(partitions).items()
-    ]
-
-
 def _partitions(topics: Iterable[_TopicPartitions]) -> Partitions:
     return frozenset(TopicIdPartition(topic_id, number) for topic_id, numbers, _ in topics for number in numbers)
 
 
-def _rows(partitions: Partitions) -> list[tuple[UUID, list[int], Collection[int]]]:
-    return [(topic_id, numbers, ()) for topic_id, numbers in by_topic_id(partitions).items()]
+def _rows(partitions: Mapping[TopicIdPartition, int] | Partitions) -> list[tuple[UUID, list[int], list[int] | None]]:
+    epochs = partitions if isinstance(partitions, Mapping) else None
+    return [
+        (topic_id, numbers, None if epochs is None else [epochs[TopicIdPartition(topic_id, n)] for n in numbers])
+        for topic_id, numbers in by_topic_id(partitions).items()
+    ]
 
 
 _Epochs = Annotated[
     Mapping[TopicIdPartition, int],
-    Wire(stored=tuple[_TopicPartitions, ...], read=_with_epochs, write=_epoch_rows, beside="epoch"),
+    Wire(stored=tuple[_TopicPartitions, ...], read=_with_epochs, write=_rows, beside="epoch"),
 ]
 StoredPartitions = Annotated[Partitions, Wire(stored=tuple[_TopicPartitions, ...], read=_partitions, write=_rows)]
 Strings = Annotated[frozenset[str], Wire(stored=tuple[String, ...], read=frozenset, write=sorted)]
@@ -174,7 +171,9 @@ class ValueFormats:
     """The values of the kinds of key that a kind of group has. Those of one kind are objects of one class."""
 
     def __init__(self, rows: Mapping[Any, type]) -> None:
-        self._of_kind = {kind: RecordFormat(Table(row)) for kind, row in rows.items()}
+        self._of_kind: dict[Any, RecordFormat[Any]] = {
+            kind: RecordFormat({0: row}, flexible=0) for kind, row in rows.items()
+        }
         self._of_class = {row: self._of_kind[kind] for kind, row in rows.items()}
 
     def encode(self, value: object) -> bytes:
@@ -188,7 +187,7 @@ class ValueFormats:
         return value.partitions if isinstance(value, Target) else value
 
 
-_KEYS = RecordFormat(*(Table(ConsumerGroupKey, kind, False) for kind in RecordKind), is_key=True)
+_KEYS = RecordFormat(dict.fromkeys(RecordKind, ConsumerGroupKey))
 _VALUES = ValueFormats(
     {
         RecordKind.GROUP_EPOCH: GroupEpoch,
@@ -200,14 +199,8 @@ _VALUES = ValueFormats(
     }
 )
 encode_value, decode_value = _VALUES.encode, _VALUES.decode
+decode_key = _KEYS.decode_key
 
 
 def encode_key(key: ConsumerGroupKey) -> bytes:
-    """Raises MalformedRecord if a name is too long."""
     return _KEYS.encode(key, key.kind)
-
-
-def decode_key(data: bytes) -> ConsumerGroupKey | None:
-    """The key of a record. None for another version, whose record is not of these."""
-    key: ConsumerGroupKey | None = _KEYS.decode(data)
-    return key

@@ -8,18 +8,20 @@ than they have.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from broker.errors import ProtocolError
 from broker.protocol.entities import Table
-from broker.protocol.struct_codec import Reader, encoder, reader
+from broker.protocol.struct_reader import Reader, reader
+from broker.protocol.struct_writer import encoder
 
 MAX_STRING_BYTES = 32767
 
 # Key and value of one record. A None value is a tombstone.
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
+T = TypeVar("T")
 _VERSION = struct.Struct(">h")
 
 
@@ -27,36 +29,39 @@ class MalformedRecord(ProtocolError):
     """Bytes that are not a record of this format, or a value that does not fit into a record."""
 
 
-class RecordFormat:
-    """The versions of a key or of a value."""
+class RecordFormat(Generic[T]):
+    """The versions of a value, or of the keys of a topic, whose version says what the record is of."""
 
-    def __init__(self, *tables: Table, is_key: bool = False) -> None:
-        """Other versions of a key are skipped, because the record is another one, perhaps of a later Kafka."""
-        self._tables = {table.version: table for table in tables}
-        self._is_key = is_key
-        self._readers: dict[bytes, Reader | None] = {}
+    def __init__(self, rows: Mapping[int, type[T]], flexible: int = 32767) -> None:
+        """Version → the class that is its table. Those from `flexible` on are so (KIP-482)."""
+        self._tables = {
+            _VERSION.pack(version): Table(row, version, version >= flexible) for version, row in rows.items()
+        }
+        self._readers: dict[bytes, Reader] = {}
         self._encoders: dict[int, Callable[[Any], bytes]] = {}
 
-    def encode(self, value: object, version: int = 0) -> bytes:
-        """`value` is an object of the table's class, or a tuple."""
+    def encode(self, value: T | tuple[Any, ...], version: int = 0) -> bytes:
+        """The bytes of an object of the version's class, or of a tuple of its fields."""
         encode = self._encoders.get(version)
         if encode is None:
-            encode = self._encoders[version] = encoder(self._tables[version], _VERSION.pack(version))
+            head = _VERSION.pack(version)
+            encode = self._encoders[version] = encoder(self._tables[head], head)
         try:
             return encode(value)
         except struct.error as error:
-            name = self._tables[version].row.__name__
-            raise MalformedRecord(f"{name} does not fit a record: {error}") from None
+            raise MalformedRecord(f"{value!r:.100} does not fit a record: {error}") from None
 
-    def decode(self, data: bytes) -> Any:
-        """An object of the version's class; None for a key that should be skipped."""
+    def decode(self, data: bytes) -> T:
+        """An object of the version's class."""
         try:
             read = self._readers[data[:2]]
         except KeyError:
-            read = self._readers[data[:2]] = self._reader(data[:2])
-        if read is None:
-            return None
+            table = self._tables.get(data[:2])
+            if table is None:
+                raise MalformedRecord(f"version {int.from_bytes(data[:2], signed=True)} is not known") from None
+            read = self._readers[data[:2]] = reader(table)
         try:
+            value: T
             value, end = read(data, 2, len(data))
         except (ValueError, LookupError, OverflowError, struct.error) as error:
             raise MalformedRecord(f"a record of {len(data)} bytes: {error}") from None
@@ -64,10 +69,7 @@ class RecordFormat:
             raise MalformedRecord(f"{len(data) - end} bytes too many")
         return value
 
-    def _reader(self, head: bytes) -> Reader | None:
-        version = int.from_bytes(head, signed=True) if len(head) == _VERSION.size else -1
-        if version in self._tables:
-            return reader(self._tables[version])
-        if self._is_key and version >= 0:
-            return None
-        raise MalformedRecord(f"version {version} is not one of {', '.join(map(str, map(int, self._tables)))}")
+    def decode_key(self, data: bytes) -> T | None:
+        """As `decode`, but None for another version: the record is another one, perhaps of a later Kafka."""
+        is_known = data[:2] in self._tables or len(data) < 2 or data[0] > 127
+        return self.decode(data) if is_known else None

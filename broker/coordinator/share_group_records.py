@@ -14,7 +14,7 @@ from uuid import UUID
 
 from broker.coordinator.modern_group_records import StoredPartitions, Strings, Target, TargetEpoch, ValueFormats
 from broker.coordinator.record_reader import RecordFormat
-from broker.protocol.entities import Int8, Int32, Int64, String, Table, Uuid, Wire
+from broker.protocol.entities import Int8, Int32, Int64, String, Uuid, Wire
 
 
 class ShareRecord(IntEnum):
@@ -105,7 +105,7 @@ class StatePartitions:
     deleting: _Deleted = field(default_factory=dict)
 
 
-_KEYS = RecordFormat(*(Table(ShareGroupKey, kind, False) for kind in ShareRecord), is_key=True)
+_KEYS = RecordFormat(dict.fromkeys(ShareRecord, ShareGroupKey))
 _VALUES = ValueFormats(
     {
         ShareRecord.MEMBER: ShareSubscription,
@@ -117,14 +117,8 @@ _VALUES = ValueFormats(
     }
 )
 encode_value, decode_value = _VALUES.encode, _VALUES.decode
+decode_key = _KEYS.decode_key
 
 
 def encode_key(key: ShareGroupKey) -> bytes:
-    """Raises MalformedRecord if a name is too long."""
     return _KEYS.encode(key, key.kind)
-
-
-def decode_key(data: bytes) -> ShareGroupKey | None:
-    """The key of a record. None for another version, whose record is not of these."""
-    key: ShareGroupKey | None = _KEYS.decode(data)
-    return key

@@ -9,6 +9,7 @@ pattern at once, as sets of positions, and a pattern that costs too much is an e
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Iterable, Set
 from re import _constants as c  # type: ignore[attr-defined]
@@ -25,6 +26,47 @@ MAX_STEPS_OF_ALL = 20_000_000
 
 _CLASSES = {"DIGIT": str.isdigit, "WORD": lambda one: one.isalnum() or one == "_", "SPACE": str.isspace}
 
+_POSIX = {
+    "alnum": "09AZaz",
+    "alpha": "AZaz",
+    "ascii": "\0\x7f",
+    "blank": "\t\t  ",
+    "cntrl": "\0\x1f\x7f\x7f",
+    "digit": "09",
+    "graph": "!~",
+    "lower": "az",
+    "print": " ~",
+    "punct": "!/:@[`{~",
+    "space": "\t\r  ",
+    "upper": "AZ",
+    "word": "09AZ__az",
+    "xdigit": "09AFaf",
+}
+"""RE2's classes that stand in brackets: the first and the last character of each range."""
+
+_TOKENS = re.compile(r"\\.|\[:(\^?)(\w+):\]|\[\^?\]?|.", re.DOTALL)
+
+
+def _with_ranges(pattern: str) -> str:
+    """The pattern with ranges for `[:alpha:]` and the like, which `re` takes for a set. Raises KeyError."""
+    parts, in_set = [], False
+    for token in _TOKENS.finditer(pattern):
+        text = token[0]
+        if in_set and token[2]:
+            text = _ranges(_POSIX[token[2]], negated=bool(token[1]))
+        elif not text.startswith("\\") and not token[2]:
+            in_set = not text.endswith("]") if in_set else text.startswith("[")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _ranges(bounds: str, *, negated: bool) -> str:
+    edges = [ord(one) for one in bounds]
+    if negated:
+        edges = [0, *(edge - 1 if index % 2 == 0 else edge + 1 for index, edge in enumerate(edges)), sys.maxunicode]
+    pairs = zip(edges[::2], edges[1::2], strict=True)
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in pairs if first <= last)
+
 
 class TopicPattern:
     """One compiled pattern."""
@@ -35,11 +77,11 @@ class TopicPattern:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._parsed = _parser.parse(pattern)
+                self._parsed = _parser.parse(_with_ranges(pattern))
             self._ignores_case = bool(self._parsed.state.flags & re.IGNORECASE)
             self._steps = 0
             self.matches("")  # meets what is not supported, too
-        except (re.error, OverflowError, RecursionError) as error:
+        except (re.error, KeyError, OverflowError, RecursionError) as error:
             raise self._refused(str(error)) from None
 
     def _refused(self, why: str) -> BrokerError:

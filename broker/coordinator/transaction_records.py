@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
 
 from broker.coordinator.record_reader import RecordFormat
-from broker.protocol.entities import Int8, Int16, Int32, Int64, String, Table, Wire
+from broker.protocol.entities import Int8, Int16, Int32, Int64, String, Wire
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 NO_PRODUCER_ID = -1
@@ -75,8 +75,10 @@ class _Key(NamedTuple):
     transactional_id: String
 
 
-_KEYS = RecordFormat(Table(_Key, 0, False), is_key=True)
-_VALUES = RecordFormat(Table(TransactionMetadata, 0, False), Table(TransactionMetadata, 1))
+_KEYS = RecordFormat({0: _Key})
+_VALUES = RecordFormat({0: TransactionMetadata, 1: TransactionMetadata}, flexible=1)
+
+decode_transaction = _VALUES.decode
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
@@ -86,7 +88,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 def decode_transaction_key(data: bytes) -> str | None:
     """The transactional id of a record. None for a key version of a later Kafka, which should be skipped."""
-    key: _Key | None = _KEYS.decode(data)
+    key = _KEYS.decode_key(data)
     return None if key is None else key.transactional_id
 
 
@@ -96,9 +98,3 @@ def encode_transaction(metadata: TransactionMetadata) -> bytes:
     if metadata.state is TransactionState.EMPTY:
         stored = stored._replace(partitions=None)
     return _VALUES.encode(stored, 1 if metadata.client_version >= 2 else 0)
-
-
-def decode_transaction(data: bytes) -> TransactionMetadata:
-    """Read the value of a transactional id, versions 0 and 1."""
-    metadata: TransactionMetadata = _VALUES.decode(data)
-    return metadata

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -70,29 +70,23 @@ class _Question:
     batch: bytes
 
 
+@dataclass(eq=False)
 class DeadLetterWriter:
     """Writes them for all share partitions of this broker. The counters are by group."""
 
-    def __init__(
-        self,
-        broker_id: int,
-        config: Callable[[], BrokerConfig],
-        topics: MetadataCache,
-        topic_changes: TopicChanges,
-        groups: GroupConfigs,
-        clock: Clock,
-        connect: Connect,
-    ) -> None:
-        """`config`: the settings in force."""
-        self.written: Counter[str] = Counter()
-        self.failed: Counter[str] = Counter()
-        """Attempts."""
-        self._broker_id = broker_id
-        self._config = config
-        self._topics = topics
-        self._topic_changes = topic_changes
-        self._groups = groups
-        self._clock = clock
+    broker_id: int
+    settings: Callable[[], BrokerConfig]
+    """In force."""
+    topics: MetadataCache
+    topic_changes: TopicChanges
+    groups: GroupConfigs
+    clock: Clock
+    connect: InitVar[Connect]
+    written: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    """Attempts."""
+
+    def __post_init__(self, connect: Connect) -> None:
         self._peers = PeerRequests(connect, _send)
 
     async def write(self, key: SharePartitionKey, source: Partition, due: Sequence[DeadLetters]) -> int:
@@ -101,13 +95,13 @@ class DeadLetterWriter:
         every = ((offset, one) for one in due for offset in range(one.first_offset, one.last_offset + 1))
         letters: _Letters = list(islice(every, _MOST))
         for attempt in range(1, _ATTEMPTS + 1):
-            config = self._groups.of(group)
+            config = self.groups.of(group)
             try:
                 target, limit = await self._target(config.errors_deadletterqueue_topic_name, source.tp.partition)
                 records: Mapping[int, Record] = {}
                 if config.errors_deadletterqueue_copy_record_enable and not is_bare:
                     records, letters = await _found(source, letters)
-                now_ms = self._clock.now_ms()
+                now_ms = self.clock.now_ms()
                 count, batch = await asyncio.to_thread(_batch, letters, records, limit, group, source.tp, now_ms)
                 letters = letters[:count]
                 await self._produce(target, batch)
@@ -132,39 +126,39 @@ class DeadLetterWriter:
     async def _target(self, name: str, partition: int) -> tuple[TopicPartition, int]:
         """Where they go, and the bytes of a batch there. Raises BrokerError: `invalid_config` for a topic that is not
         there, or not for dead letters."""
-        config = self._config()
+        config = self.settings()
         prefix = config.errors_deadletterqueue_topic_name_prefix
         if not name or not name.startswith(prefix):
             key = "errors.deadletterqueue.topic.name"
             raise _unfit(f"{key}={name} of the group does not begin with {key}.prefix={prefix} of the broker")
-        if name not in self._topics.metadata.topics:
+        if name not in self.topics.metadata.topics:
             if not config.errors_deadletterqueue_auto_create_topics_enable:
                 raise _unfit(f"there is no topic {name}: create it with {ENABLE_KEY}=true")
             new = NewTopic(name, config={ENABLE_KEY: "true", "message.timestamp.type": "CreateTime"})
-            await self._topic_changes.create(new)
-        topic = self._topics.metadata.topics.get(name)
+            await self.topic_changes.create(new)
+        topic = self.topics.metadata.topics.get(name)
         if topic is None:
             raise BrokerError(ErrorCode.leader_not_available, f"topic {name} is being created")
-        log_config = self._topics.replicas.log_config(topic)
+        log_config = self.topics.replicas.log_config(topic)
         if not log_config.errors_deadletterqueue_group_enable:
             raise _unfit(f"topic {name} is not for dead letters: set {ENABLE_KEY}=true")
         return TopicPartition(name, partition % len(topic.partitions)), log_config.max_message_bytes
 
     async def _produce(self, tp: TopicPartition, batch: bytes) -> None:
         """Returns when all in-sync replicas have the batch. Raises BrokerError, TimeoutError."""
-        info = self._topics.metadata.partition(tp)
+        info = self.topics.metadata.partition(tp)
         if info is None or info.leader < 0:
             raise BrokerError(ErrorCode.leader_not_available, f"{tp} has no leader")
-        if info.leader != self._broker_id:
+        if info.leader != self.broker_id:
             code = await self._peers.ask(info.leader, _Question(tp, batch))
             if code is not ErrorCode.none:
                 raise BrokerError(code, f"broker {info.leader} has not appended to {tp}: {code.name}")
             return
-        leader = self._topics.partition(tp)
+        leader = self.topics.partition(tp)
         leader.check_min_isr()
-        check = BatchCheck(writable(batch), leader.log.config, self._clock.now_ms())
+        check = BatchCheck(writable(batch), leader.log.config, self.clock.now_ms())
         await asyncio.to_thread(check.run)
-        if self._topics.partition(tp) is not leader:
+        if self.topics.partition(tp) is not leader:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
         unsafe = leader.until_safe(leader.append_checked(check))
         if unsafe is not None:

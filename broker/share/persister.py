@@ -36,6 +36,9 @@ class SharePartitionKey(NamedTuple):
     topic_id: Uuid
     partition: Int32
 
+    def __str__(self) -> str:
+        return f"{self.topic_id}-{self.partition} of group {self.group_id}"
+
     @property
     def coordinator_key(self) -> str:
         """Its key for FindCoordinator (key type 2), whose hash is its partition of `__share_group_state`."""

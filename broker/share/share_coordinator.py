@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import ShareCoordinatorSettings
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
-from broker.coordinator.record_store import RecordStore
+from broker.coordinator.record_store import LogRecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
@@ -52,16 +53,6 @@ RECORDS_PER_KEY = 4
 """A partition is pruned when it has more records than this for each key: then a prune at least halves it."""
 
 
-class StateLog(RecordStore, Protocol):
-    """A store of records whose beginning can be deleted."""
-
-    def bounds(self, partition: int) -> tuple[int, int]:
-        """Where the log of a partition starts, and its end. Raises BrokerError."""
-
-    def delete_before(self, partition: int, offset: int) -> None:
-        """Delete committed records below an offset. Raises BrokerError."""
-
-
 class _Stored(NamedTuple):
     state: ShareSnapshot
     updates: int
@@ -73,34 +64,29 @@ _Change = tuple[KeyValue, _Stored | None]
 _Decide = Callable[[_Stored | None], _Change | None]
 
 
+@dataclass(eq=False)
 class ShareShard:
     """The states of one partition of `__share_group_state`. `loaded` is False while they are replayed."""
 
-    def __init__(
-        self,
-        partition: int,
-        store: StateLog,
-        clock: Clock,
-        settings: ShareCoordinatorSettings,
-        exists: Callable[[SharePartitionKey], bool],
-    ) -> None:
-        self.states: States = {}
-        self.loaded = False
-        self._partition = partition
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._exists = exists
-        self._writer = RecordWriter(store, partition)
-        self._unloaded = False
-        self._storing: dict[SharePartitionKey, asyncio.Future[ErrorCode]] = {}
-        self._pruning = BackgroundTasks()
-        self._gone: set[SharePartitionKey] = set()
-        """Keys whose topic the last prune did not find. Metadata may lag, so they are deleted by the next one."""
+    partition: int
+    store: LogRecordStore
+    clock: Clock
+    settings: ShareCoordinatorSettings
+    exists: Callable[[SharePartitionKey], bool]
+    states: States = field(default_factory=dict)
+    loaded: bool = False
+    _unloaded: bool = False
+    _storing: dict[SharePartitionKey, asyncio.Future[ErrorCode]] = field(default_factory=dict)
+    _pruning: BackgroundTasks = field(default_factory=BackgroundTasks)
+    _gone: set[SharePartitionKey] = field(default_factory=set)
+    """Keys whose topic the last prune did not find. Metadata may lag, so they are deleted by the next one."""
+
+    def __post_init__(self) -> None:
+        self._writer = RecordWriter(self.store, self.partition)
 
     async def load(self) -> None:
         states: States = {}
-        async for run in self._store.read(self._partition):
+        async for run in self.store.read(self.partition):
             await asyncio.to_thread(replay, states, run.records)
         if not self._unloaded:
             self.states, self.loaded = states, True
@@ -133,11 +119,11 @@ class ShareShard:
         if isinstance(asked, Delete):
             return None if before is None else ((encode_snapshot_key(key), None), None)
         if isinstance(asked, Initialize):
-            return self._initialized(key, asked, None if before is None else before.state)
+            return self._initialized(key, asked, before and before.state)
         if before is None:
-            raise BrokerError(ErrorCode.invalid_request, f"the share partition {_shown(key)} is not initialized")
-        if not self._exists(key):
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition of {_shown(key)}")
+            raise BrokerError(ErrorCode.invalid_request, f"the share partition {key} is not initialized")
+        if not self.exists(key):
+            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition of {key}")
         state = before.state
         _check_epoch(ErrorCode.fenced_leader_epoch, asked.leader_epoch, state.leader_epoch)
         if isinstance(asked, ShareWrite):
@@ -148,7 +134,7 @@ class ShareShard:
             rest = state.start_offset, (), state.delivery_complete_count
             update = ShareUpdate(state.snapshot_epoch, asked.leader_epoch, *rest)
         after = state.updated(update)
-        if before.updates >= self._settings.share_coordinator_snapshot_update_records_per_snapshot:
+        if before.updates >= self.settings.share_coordinator_snapshot_update_records_per_snapshot:
             return self._snapshot(key, after)
         return (encode_update_key(key), encode_update(update)), _Stored(after, before.updates + 1)
 
@@ -157,18 +143,18 @@ class ShareShard:
         state_epoch, start = asked
         if start < -1:
             raise BrokerError(ErrorCode.invalid_request, f"a share partition cannot begin at offset {start}")
-        snapshot_epoch, leader_epoch = -1, 0
         if old is not None:
             _check_epoch(ErrorCode.fenced_state_epoch, state_epoch, old.state_epoch)
             if (state_epoch, start) == (old.state_epoch, -1):
                 return None
-            snapshot_epoch, leader_epoch = old.snapshot_epoch, old.leader_epoch
-        complete_count = min(start, 0)
-        new = ShareSnapshot(snapshot_epoch, state_epoch, leader_epoch, start, delivery_complete_count=complete_count)
+        old = old or ShareSnapshot(-1, -1, 0, -1)
+        new = old._replace(
+            state_epoch=state_epoch, start_offset=start, state_batches=(), delivery_complete_count=min(start, 0)
+        )
         return self._snapshot(key, new)
 
     def _snapshot(self, key: SharePartitionKey, state: ShareSnapshot) -> _Change:
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         state = state._replace(snapshot_epoch=state.snapshot_epoch + 1, create_timestamp=now, write_timestamp=now)
         return (encode_snapshot_key(key), encode_snapshot(state)), _Stored(state, 0)
 
@@ -179,7 +165,7 @@ class ShareShard:
         stored, and the next one of the key waits until that is known.
         """
         try:
-            async with asyncio.timeout(self._settings.share_coordinator_write_timeout_ms / 1000):
+            async with asyncio.timeout(self.settings.share_coordinator_write_timeout_ms / 1000):
                 while (busy := self._storing.get(key)) is not None:
                     await asyncio.shield(busy)
                 if not self.loaded:
@@ -218,17 +204,17 @@ class ShareShard:
 
     async def prune(self) -> None:
         """Delete the records that later ones replace, and the states of deleted topics. Raises BrokerError."""
-        gone = {key for key in self.states if not self._exists(key)}
+        gone = {key for key in self.states if not self.exists(key)}
         for key in gone & self._gone:
             await self.ask(key, Delete())
         self._gone = gone
-        start, end = self._store.bounds(self._partition)
+        start, end = self.store.bounds(self.partition)
         if end - start <= RECORDS_PER_KEY * (len(self.states) + 1):
             return
         keys = [*self.states, *(self._storing.keys() - self.states.keys())]  # whose first record may be below `end`
         for first in range(0, len(keys), SNAPSHOTS_AT_ONCE):
             await asyncio.gather(*map(self._write_snapshot, keys[first : first + SNAPSHOTS_AT_ONCE]))
-        self._store.delete_before(self._partition, end)
+        self.store.delete_before(self.partition, end)
 
     async def _write_snapshot(self, key: SharePartitionKey) -> None:
         await self._store_change(key, lambda found: None if found is None else self._snapshot(key, found.state))
@@ -260,16 +246,12 @@ def _check_epoch(code: ErrorCode, claimed: int, known: int) -> None:
         raise BrokerError(code, f"epoch {claimed} is over, {known} has begun")
 
 
-def _shown(key: SharePartitionKey) -> str:
-    return f"{key.topic_id}-{key.partition} of group {key.group_id}"
-
-
 class ShareCoordinator(ShardedCoordinator[ShareShard], Persister):
     """All share partitions whose partition of `__share_group_state` this broker leads. A `Persister` of these alone."""
 
     def __init__(
         self,
-        store: StateLog,
+        store: LogRecordStore,
         clock: Clock,
         settings: ShareCoordinatorSettings,
         exists: Callable[[SharePartitionKey], bool],
@@ -286,5 +268,5 @@ class ShareCoordinator(ShardedCoordinator[ShareShard], Persister):
     async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
         shard = self._shard_of(key.coordinator_key)
         if isinstance(shard, ErrorCode):
-            raise BrokerError(shard, f"the state of {_shown(key)} is not served here")
+            raise BrokerError(shard, f"the state of {key} is not served here")
         return await shard.ask(key, asked)

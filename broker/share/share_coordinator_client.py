@@ -86,7 +86,7 @@ class ClusterPersister(Persister):
 
     async def _answer(self, coordinator: int, question: _Question) -> ShareState:
         """Raises BrokerError also if the broker is silent. It may act all the same, perhaps later (see `combined`)."""
-        about = f"about {question.key.coordinator_key}"
+        about = f"about {question.key}"
         try:
             code = await asyncio.wait_for(self._peers.ask(coordinator, question), ANSWER_S)
         except TimeoutError:
@@ -107,10 +107,10 @@ class ClusterPersister(Persister):
                     raise BrokerError(ErrorCode.coordinator_not_available, error.message) from error
         leader = self._leader(key)
         if leader < 0:
-            raise BrokerError(ErrorCode.coordinator_not_available, f"no broker coordinates {key.coordinator_key}")
+            raise BrokerError(ErrorCode.coordinator_not_available, f"no broker coordinates {key}")
         broker = self._topics.metadata.brokers.get(leader)
         if broker is not None and not broker.features:
-            text = f"broker {leader} coordinates {key.coordinator_key}, and its release has no share groups: upgrade it"
+            text = f"broker {leader} coordinates {key}, and its release has no share groups: upgrade it"
             raise BrokerError(ErrorCode.coordinator_not_available, text)
         return leader
 

@@ -16,7 +16,7 @@ The rules are those of Kafka's `SharePartition`. The start moves over what is ac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
@@ -84,12 +84,12 @@ class DeadLetters(NamedTuple):
     is_rejected: bool
 
 
-class AcknowledgementBatch(NamedTuple):
-    """What a member says about offsets, both ends included: one type for all, or one for each."""
+class Acknowledgement(NamedTuple):
+    """What a member says about offsets, both ends included."""
 
     first_offset: int
     last_offset: int
-    acknowledge_types: Sequence[int]
+    kind: AcknowledgeType
 
 
 _NEW_STATE = {
@@ -247,13 +247,8 @@ class SharePartitionState:
                 runs, is_whole = self._offered(position, batch.last_offset, *left, is_record_limit, is_more=taken > 0)
                 room -= self.end_offset - end
                 for run in runs:
-                    run.state, run.count, run.member, run.deadline = (
-                        RecordState.ACQUIRED,
-                        run.count + 1,
-                        member_id,
-                        deadline,
-                    )
-                    run.write = 0
+                    run.state, run.count, run.write = RecordState.ACQUIRED, run.count + 1, 0
+                    run.member, run.deadline = member_id, deadline
                     _add(got, run, batch.first_offset, batch_size)
                     taken += run.size
                     self.wake_at = min(self.wake_at, deadline)
@@ -304,55 +299,39 @@ class SharePartitionState:
 
     # --- acknowledgements --------------------------------------------------------------------------
 
-    def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch], now: float) -> bool:
+    def acknowledge(self, member_id: str, said: Sequence[Acknowledgement], now: float) -> bool:
         """Put acquired records of a member into transition, all or none; renew locks. Returns whether anything must be
         stored.
 
         Raises BrokerError `invalid_record_state` if one is not acquired by the member (any more), or is in transition;
-        `invalid_request` for a wrong type, offsets out of order, or such as were never acquired. Offsets below the
-        start are ignored.
+        `invalid_request` if it never was. Offsets below the start are ignored.
         """
-        self._check_order(batches)
-        for batch in batches:
-            for run in self._overlapping(batch.first_offset, batch.last_offset):
-                if run.state is not RecordState.ACQUIRED or run.member != member_id:
-                    raise BrokerError(
-                        ErrorCode.invalid_record_state,
-                        f"offset {max(run.first, batch.first_offset)} is not acquired by member {member_id}",
-                    )
-        is_changed = False
-        for batch in batches:
-            for first, last, kind in _ranges(batch):
-                for run in self._between(first, last):
-                    if kind is AcknowledgeType.RENEW:
-                        run.deadline = now + self.limits.lock_duration_s
-                    else:
-                        self._change(run, _NEW_STATE[kind])
-                        is_changed = True
+        if said and said[-1].last_offset >= self.end_offset:
+            raise BrokerError(ErrorCode.invalid_request, f"offset {said[-1].last_offset} was never acquired")
+        runs = [(run, kind) for first, last, kind in said for run in self._between(first, last)]
+        lost = [run for run, _ in runs if run.state is not RecordState.ACQUIRED or run.member != member_id]
+        for run, kind in () if lost else runs:
+            if kind is AcknowledgeType.RENEW:
+                run.deadline = now + self.limits.lock_duration_s
+            else:
+                self._change(run, _NEW_STATE[kind])
         self._settle()
-        return is_changed
-
-    def _check_order(self, batches: Sequence[AcknowledgementBatch]) -> None:
-        previous = -1
-        for first, last, kinds in batches:
-            if not previous < first <= last:
-                raise _invalid(f"offsets {first} to {last} come after {previous}")
-            if len(kinds) != 1 and len(kinds) != last - first + 1:
-                raise _invalid(f"{len(kinds)} types for the offsets {first} to {last}: give one, or one for each")
-            if wrong := set(kinds).difference(AcknowledgeType):
-                raise _invalid(f"acknowledge type {min(wrong)} is not one of 0 to 4")
-            if last >= self.end_offset:
-                raise _invalid(f"offset {last} was never acquired")
-            previous = last
+        if lost:
+            text = f"offset {lost[0].first} is not acquired by member {member_id}"
+            raise BrokerError(ErrorCode.invalid_record_state, text)
+        return any(kind is not AcknowledgeType.RENEW for _, kind in runs)
 
     def release(self, member_id: str) -> bool:
         """Put all that a member has acquired into transition to available (its session has ended). Returns whether it
         had anything."""
-        owned = [run for run in self._runs if run.state is RecordState.ACQUIRED and run.member == member_id]
-        for run in owned:
+        acquired = [run for run in self._runs if run.state is RecordState.ACQUIRED]
+        return self._give_back([run for run in acquired if run.member == member_id])
+
+    def _give_back(self, runs: Sequence[_Run]) -> bool:
+        for run in runs:
             self._change(run, RecordState.AVAILABLE)
         self._settle()
-        return bool(owned)
+        return bool(runs)
 
     def _change(self, run: _Run, state: RecordState) -> None:
         is_rejected = state is RecordState.ARCHIVING
@@ -372,10 +351,8 @@ class SharePartitionState:
         expired = [run for run in acquired if run.deadline <= now]
         for run in expired:
             run.member, run.deadline = "", inf
-            self._change(run, RecordState.AVAILABLE)
         self.wake_at = min((run.deadline for run in acquired), default=inf)
-        self._settle()
-        return bool(expired)
+        return self._give_back(expired)
 
     def log_start_moved(self, offset: int) -> None:
         """DeleteRecords or retention: nothing below `offset` is delivered any more."""
@@ -388,10 +365,7 @@ class SharePartitionState:
     def set_limits(self, limits: ShareLimits) -> None:
         """Also archives what has been delivered as often as is allowed now."""
         self.limits = limits
-        for run in self._runs:
-            if run.is_available and run.count >= limits.delivery_count_limit:
-                self._change(run, RecordState.AVAILABLE)
-        self._settle()
+        self._give_back([run for run in self._runs if run.is_available and run.count >= limits.delivery_count_limit])
 
     # --- dead letters ------------------------------------------------------------------------------
 
@@ -480,10 +454,6 @@ class SharePartitionState:
     def _available(self, first: int, last: int) -> list[_Run]:
         return [run for run in self._between(first, last) if run.is_available]
 
-    def _overlapping(self, first: int, last: int) -> list[_Run]:
-        begin = max(bisect_right(self._runs, first, key=_first) - 1, 0)
-        return [run for run in self._runs[begin : bisect_right(self._runs, last, key=_first)] if run.last >= first]
-
     def _between(self, first: int, last: int) -> list[_Run]:
         """The runs of these offsets, cut at both ends."""
         begin, end = self._cut(first), self._cut(last + 1)
@@ -515,17 +485,26 @@ class SharePartitionState:
 _first = attrgetter("first")
 
 
-def _ranges(batch: AcknowledgementBatch) -> list[tuple[int, int, AcknowledgeType]]:
-    """First and last offset of each range with one type."""
-    first, last, kinds = batch
-    if len(kinds) == 1:
-        return [(first, last, AcknowledgeType(kinds[0]))]
-    ranges = []
-    for kind, same in groupby(kinds):
-        size = sum(1 for _ in same)
-        ranges.append((first, first + size - 1, AcknowledgeType(kind)))
-        first += size
-    return ranges
+def acknowledgements(
+    batches: Iterable[tuple[int, int, Sequence[int]]], largest: int = AcknowledgeType.RENEW
+) -> list[Acknowledgement]:
+    """What the batches of a request say: first and last offset, one type for all or one for each, at most `largest`.
+
+    Raises BrokerError `invalid_request`.
+    """
+    said: list[Acknowledgement] = []
+    end = -1
+    for first, last, kinds in batches:
+        size = last - first + 1
+        if not end < first <= last or len(kinds) not in (1, size) or not 0 <= min(kinds) <= max(kinds) <= largest:
+            reason = f"the acknowledgement of [{first}, {last}] is not valid, or comes after {end}"
+            raise BrokerError(ErrorCode.invalid_request, reason)
+        end = last
+        for kind, same in groupby(kinds):
+            count = size if len(kinds) == 1 else len(list(same))
+            said.append(Acknowledgement(first, first + count - 1, AcknowledgeType(kind)))
+            first += count
+    return said
 
 
 def _add(got: list[AcquiredRecords], run: _Run, batch_offset: int, batch_size: int) -> None:
@@ -537,7 +516,3 @@ def _add(got: list[AcquiredRecords], run: _Run, batch_offset: int, batch_size: i
         got[-1] = before._replace(last_offset=run.last)
     else:
         got.append(AcquiredRecords(run.first, run.last, run.count))
-
-
-def _invalid(reason: str) -> BrokerError:
-    return BrokerError(ErrorCode.invalid_request, reason)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
@@ -22,7 +24,7 @@ from broker.replica.partition import Partition
 from broker.share.dead_letters import WriteDeadLetters
 from broker.share.persister import RETRIABLE, Persister, SharePartitionKey, ShareState, ShareWrite
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
+    Acknowledgement,
     AcquiredRecords,
     DeadLetters,
     FetchedBatch,
@@ -52,39 +54,25 @@ _SHOWN = {
 }
 
 
+@dataclass(eq=False)
 class SharePartition:
     """One, loaded. Once `is_fenced`, get another one from `SharePartitions`."""
 
-    def __init__(
-        self,
-        key: SharePartitionKey,
-        partition: Partition,
-        state: SharePartitionState,
-        persister: Persister,
-        clock: Clock,
-        timer: DeadlineTimer,
-        tasks: BackgroundTasks,
-        write_dead_letters: WriteDeadLetters,
-    ) -> None:
-        self.key = key
-        self.partition = partition
-        self.state = state
-        self.is_fenced = False
-        self._persister = persister
-        self._clock = clock
-        self._timer = timer
-        self._tasks = tasks
-        self._write_dead_letters = write_dead_letters
-        self._dead_letters: asyncio.Future[None] | None = None
-        """Their writing, while any are due."""
-        self.waiters: set[Callable[[], object]] = set()
-        """Called each time that something becomes available again, and when the partition is fenced. New records of the
-        log are told by the replica."""
-        self._armed = float("inf")
-        self.writing: asyncio.Future[None] | None = None
-        """The write under way."""
-        self._next: asyncio.Future[ErrorCode] | None = None
-        """Of those who wait for the next write."""
+    key: SharePartitionKey
+    partition: Partition
+    state: SharePartitionState
+    owner: SharePartitions
+    is_fenced: bool = False
+    waiters: set[Callable[[], object]] = field(default_factory=set)
+    """Called each time that something becomes available again, and when the partition is fenced. New records of the log
+    are told by the replica."""
+    writing: asyncio.Future[None] | None = None
+    """The write under way."""
+    _next: asyncio.Future[ErrorCode] | None = None
+    """Of those who wait for the next write."""
+    _dead_letters: asyncio.Future[None] | None = None
+    """Their writing, while any are due."""
+    _armed: float = inf
 
     def acquire(
         self,
@@ -104,7 +92,7 @@ class SharePartition:
             member_id,
             fetch_offset,
             batches,
-            self._clock.monotonic(),
+            self.owner.clock.monotonic(),
             max_records=max_records,
             batch_size=batch_size,
             is_record_limit=is_record_limit,
@@ -113,12 +101,12 @@ class SharePartition:
         self._store()
         return acquired
 
-    async def acknowledge(self, member_id: str, batches: Sequence[AcknowledgementBatch]) -> ErrorCode:
+    async def acknowledge(self, member_id: str, said: Sequence[Acknowledgement]) -> ErrorCode:
         """NONE once it is stored; other codes: it may be stored or not, and the records are the member's again until
         their locks expire. Raises BrokerError `invalid_record_state` or `invalid_request`; then nothing was changed."""
         if self.is_fenced:
             return ErrorCode.not_leader_or_follower
-        is_stored_already = not self.state.acknowledge(member_id, batches, self._clock.monotonic())
+        is_stored_already = not self.state.acknowledge(member_id, said, self.owner.clock.monotonic())
         self._arm()
         return ErrorCode.none if is_stored_already else await self.stored()
 
@@ -155,12 +143,12 @@ class SharePartition:
             self._begin_dead_letters()
             return
         waiting, self._next = self._next, None
-        self.writing = self._tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
+        self.writing = self.owner.tasks.begin(f"storing the state of {self.key}", self._write(write, waiting))
 
     async def _write(self, write: ShareWrite, waiting: asyncio.Future[ErrorCode] | None) -> None:
         code = ErrorCode.unknown_server_error
         try:
-            await self._persister.write(self.key, write)
+            await self.owner.persister.write(self.key, write)
             code = ErrorCode.none
         except BrokerError as error:
             code = error.code
@@ -169,7 +157,7 @@ class SharePartition:
             logger.exception("the share state of %s is not stored", self.key)
         finally:
             self.writing = None
-            self.state.write_ended(is_stored=code is ErrorCode.none, now=self._clock.monotonic())
+            self.state.write_ended(is_stored=code is ErrorCode.none, now=self.owner.clock.monotonic())
             _complete(waiting, code)
         self._arm()
         self._wake()
@@ -179,16 +167,18 @@ class SharePartition:
             self._begin_dead_letters()
             self._store()
         else:
-            self._timer.at(self._clock.monotonic() + RETRY_S, self._store)
+            self.owner.timer.at(self.owner.clock.monotonic() + RETRY_S, self._store)
 
     def _begin_dead_letters(self) -> None:
         if self._dead_letters is None and (due := self.state.dead_letters()):
-            self._dead_letters = self._tasks.begin(f"writing dead letters of {self.key}", self._end_dead_letters(due))
+            self._dead_letters = self.owner.tasks.begin(
+                f"writing dead letters of {self.key}", self._end_dead_letters(due)
+            )
 
     async def _end_dead_letters(self, due: Sequence[DeadLetters]) -> None:
         try:
             while due and not self.is_fenced:
-                end = await self._write_dead_letters(self.key, self.partition, due)
+                end = await self.owner.write_dead_letters(self.key, self.partition, due)
                 for one in due:
                     if one.first_offset <= end:
                         self.state.dead_letters_ended(one.first_offset, min(one.last_offset, end))
@@ -213,12 +203,12 @@ class SharePartition:
     def _arm(self) -> None:
         if self.state.wake_at < self._armed:
             self._armed = self.state.wake_at
-            self._timer.at(self._armed, self._tick)
+            self.owner.timer.at(self._armed, self._tick)
 
     def _tick(self) -> None:
-        self._armed = float("inf")
+        self._armed = inf
         if not self.is_fenced:
-            if self.state.tick(self._clock.monotonic()):
+            if self.state.tick(self.owner.clock.monotonic()):
                 self._store()
                 self._wake()
             self._arm()
@@ -243,13 +233,13 @@ class SharePartitions:
         """`limits` are those of a group, `reset_offset` is where it begins to read a partition (its
         `share.auto.offset.reset`)."""
         self._topics = topics
-        self._persister = persister
-        self._clock = clock
+        self.persister = persister
+        self.clock = clock
         self._limits = limits
         self._reset_offset = reset_offset
-        self._write_dead_letters = write_dead_letters
-        self._timer = DeadlineTimer(clock)
-        self._tasks = BackgroundTasks()
+        self.write_dead_letters = write_dead_letters
+        self.timer = DeadlineTimer(clock)
+        self.tasks = BackgroundTasks()
         self._loaded: dict[SharePartitionKey, SharePartition] = {}
         self._loading: dict[SharePartitionKey, asyncio.Future[SharePartition]] = {}
         self._ending: dict[SharePartitionKey, asyncio.Future[None]] = {}
@@ -269,7 +259,7 @@ class SharePartitions:
             return found
         loading = self._loading.get(key)
         if loading is None:
-            loading = self._loading[key] = self._tasks.add(self._load(key))
+            loading = self._loading[key] = self.tasks.add(self._load(key))
             loading.add_done_callback(partial(self._load_ended, key))
         return await asyncio.shield(loading)
 
@@ -289,9 +279,7 @@ class SharePartitions:
         if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
         try:
-            stored = await self._in_log(
-                key, epoch, partition.log.log_end_offset, await self._persister.read(key, epoch)
-            )
+            stored = await self._in_log(key, epoch, partition.log.log_end_offset, await self.persister.read(key, epoch))
         except BrokerError as error:
             raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
         reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0
@@ -304,9 +292,7 @@ class SharePartitions:
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
         )
-        share = SharePartition(
-            key, partition, state, self._persister, self._clock, self._timer, self._tasks, self._write_dead_letters
-        )
+        share = SharePartition(key, partition, state, self)
         if stored.start_offset < 0 and (code := await share.stored()) is not ErrorCode.none:
             # Else the group would begin elsewhere, should this broker die before the first acknowledgement.
             share.fence()
@@ -330,8 +316,8 @@ class SharePartitions:
             for batch in stored.state_batches
             if batch.first_offset < log_end
         ]
-        await self._persister.initialize(key, stored.state_epoch, start)
-        await self._persister.write(key, ShareWrite(stored.state_epoch, epoch, start, state_batches=kept))
+        await self.persister.initialize(key, stored.state_epoch, start)
+        await self.persister.write(key, ShareWrite(stored.state_epoch, epoch, start, state_batches=kept))
         return stored._replace(start_offset=start, state_batches=kept)
 
     def _led(self, key: SharePartitionKey) -> Partition:
@@ -362,7 +348,7 @@ class SharePartitions:
         # At once: the member may open another session before the task begins, and must keep what it gets in that.
         shares = [share for key, share in self._loaded.items() if key.group_id == group_id and not share.is_fenced]
         released = [share for share in shares if share.state.release(member_id)]
-        self._tasks.begin(f"releasing records of {member_id}", self._released(group_id, released, is_empty))
+        self.tasks.begin(f"releasing records of {member_id}", self._released(group_id, released, is_empty))
 
     async def _released(self, group_id: str, released: Sequence[SharePartition], is_empty: Callable[[], bool]) -> None:
         await asyncio.gather(*(share.stored() for share in released))
@@ -390,8 +376,8 @@ class SharePartitions:
         """Drop all. Call it when no requests come any more."""
         for key in list(self._loaded):
             self._drop(key)
-        self._timer.close()
-        await self._tasks.close()
+        self.timer.close()
+        await self.tasks.close()
 
 
 def _complete(future: asyncio.Future[ErrorCode] | None, code: ErrorCode) -> None:

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, NamedTuple
 
 from broker.coordinator.record_reader import MalformedRecord, RecordFormat
-from broker.protocol.entities import Int32, Int64, Table, Wire
+from broker.protocol.entities import Int32, Int64, Wire
 from broker.share.persister import SharePartitionKey, StateBatch
 
 
@@ -109,8 +109,11 @@ _rank = attrgetter("delivery_count", "delivery_state")
 
 _SNAPSHOT, _UPDATE = 0, 1
 """Versions of the key."""
-_KEYS = RecordFormat(*(Table(SharePartitionKey, version, False) for version in (_SNAPSHOT, _UPDATE)), is_key=True)
-_SNAPSHOTS, _UPDATES = RecordFormat(Table(ShareSnapshot)), RecordFormat(Table(ShareUpdate))
+_KEYS = RecordFormat({_SNAPSHOT: SharePartitionKey, _UPDATE: SharePartitionKey})
+_SNAPSHOTS, _UPDATES = RecordFormat({0: ShareSnapshot}, flexible=0), RecordFormat({0: ShareUpdate}, flexible=0)
+
+encode_snapshot, decode_snapshot = _SNAPSHOTS.encode, _SNAPSHOTS.decode
+encode_update, decode_update = _UPDATES.encode, _UPDATES.decode
 
 
 def encode_snapshot_key(key: SharePartitionKey) -> bytes:
@@ -124,23 +127,5 @@ def encode_update_key(key: SharePartitionKey) -> bytes:
 def decode_key(data: bytes) -> tuple[SharePartitionKey, bool] | None:
     """The key of a record, and whether it is one of a snapshot. None for a key version of a later Kafka, which should
     be skipped."""
-    key: SharePartitionKey | None = _KEYS.decode(data)
+    key = _KEYS.decode_key(data)
     return None if key is None else (key, data[1] == _SNAPSHOT)
-
-
-def encode_snapshot(state: ShareSnapshot) -> bytes:
-    return _SNAPSHOTS.encode(state)
-
-
-def encode_update(update: ShareUpdate) -> bytes:
-    return _UPDATES.encode(update)
-
-
-def decode_snapshot(data: bytes) -> ShareSnapshot:
-    snapshot: ShareSnapshot = _SNAPSHOTS.decode(data)
-    return snapshot
-
-
-def decode_update(data: bytes) -> ShareUpdate:
-    update: ShareUpdate = _UPDATES.decode(data)
-    return update

@@ -9,7 +9,8 @@ Lives on the event loop.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -38,17 +39,17 @@ Endings = dict[object, Callable[[], None]]
 """What is called at the end of a connection (`Client.endings`)."""
 
 
+@dataclass(eq=False)
 class ShareSession:
     """The partitions of one member, in the order in which it named them."""
 
-    def __init__(self, key: SessionKey, endings: Endings) -> None:
-        self.key = key
-        self.endings = endings
-        self.epoch = 1
-        """Of the next request."""
-        self.partitions: dict[Asked, None] = {}
-        self.added: list[Asked] = []
-        """Those that the last request has named first: its response names them."""
+    key: SessionKey
+    endings: Endings
+    epoch: int = 1
+    """Of the next request."""
+    partitions: dict[Asked, None] = field(default_factory=dict)
+    added: Sequence[Asked] = ()
+    """Those that the last request has named first: its response names them."""
 
 
 class ShareSessions:
@@ -92,7 +93,7 @@ class ShareSessions:
         session = self._sessions.get(key)
         if session is None:
             raise BrokerError(ErrorCode.share_session_not_found, f"{key.member_id} has no share session here")
-        session.added = []
+        session.added = ()
         if epoch != FINAL_EPOCH:
             if session.epoch != epoch:
                 raise BrokerError(ErrorCode.invalid_share_session_epoch, f"the session is at epoch {session.epoch}")

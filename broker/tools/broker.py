@@ -10,6 +10,7 @@ import typer
 from broker.config.properties_file import properties_file
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
+from broker.tools.dashboard import dashboard
 from broker.tools.run_broker import CONF, BrokerOptions, run_broker
 
 app = typer.Typer(
@@ -18,7 +19,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_CONF_FILES = ("server.properties", "logging.ini", "zookeeper.properties", "producer.properties", "consumer.properties")
+_CONF_FILES = (
+    *("server.properties", "logging.ini", "zookeeper.properties", "producer.properties", "consumer.properties"),
+    "dashboard.json",
+)
 
 
 @app.command()
@@ -61,17 +65,20 @@ def config(
         str, typer.Argument(help=f"One of {', '.join(_CONF_FILES)}.", metavar="NAME")
     ] = "server.properties",
 ) -> None:
-    """Print a configuration file with all settings, their defaults and what they mean.
+    """Print a configuration file with all settings, their defaults and what they mean, or the dashboard for Grafana.
 
     \b
     Examples:
       pykafka broker config > server.properties
       pykafka broker config logging.ini > logging.ini
+      pykafka broker config dashboard.json > dashboard.json
     """
     if name not in _CONF_FILES:
         raise ConfigError(f"{name}: expected one of {', '.join(_CONF_FILES)}")
     if name == "server.properties":
         text = properties_file(read_properties_file(CONF / name))
+    elif name == "dashboard.json":
+        text = dashboard()
     else:
         text = (CONF / name).read_text(encoding="utf-8")
     typer.echo(text, nl=False)

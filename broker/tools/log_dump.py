@@ -21,6 +21,7 @@ from broker.coordinator.group_records import GroupMetadata, OffsetKey, decode_gr
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
 from broker.errors import CorruptBatch, ProtocolError, PykafkaError
+from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from broker.log.inspection import InspectedBatch, inspect_segment
 from broker.log.producer_snapshot import decode_snapshot
 from broker.protocol.consumer_protocol import decode_assignment
@@ -243,9 +244,6 @@ def _decode_transaction_record(key: bytes | None, value: bytes | None) -> tuple[
 
 # --- files beside a segment ------------------------------------------------------------------------------------------
 
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
-
 
 def side_files(partition: Path, *, only: frozenset[str] | None = None) -> list[Path]:
     """The side files in a partition's directory with the suffixes `only`, in the order of their offsets."""
@@ -263,13 +261,13 @@ def side_file_rows(path: Path) -> list[Row]:
 
 def _offset_index(path: Path) -> Iterator[Row]:
     base = _base(path)
-    for relative, position in _OFFSET_ENTRY.iter_unpack(path.read_bytes()):
+    for relative, position in OFFSET_ENTRY.iter_unpack(path.read_bytes()):
         yield {"offset": base + relative, "position": position}
 
 
 def _time_index(path: Path) -> Iterator[Row]:
     base = _base(path)
-    for timestamp, relative in _TIME_ENTRY.iter_unpack(path.read_bytes()):
+    for timestamp, relative in TIME_ENTRY.iter_unpack(path.read_bytes()):
         yield {"timestamp": timestamp, "offset": base + relative}
 
 

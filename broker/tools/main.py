@@ -6,6 +6,7 @@ one line on standard error; `--debug` shows the traceback.
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -52,8 +53,10 @@ def _started_broker(words: Sequence[str]) -> bool:
     """
     # kio imports hypothesis where that is installed: 9 MB and 0.1 s, for tests only.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+    gc.disable()  # what is imported stays: to look through it again and again takes 25 ms
     from broker.tools.run_broker import BrokerOptions, run_broker
 
+    gc.enable()
     options = BrokerOptions.parse(words)
     if options is not None:
         run_broker(options)

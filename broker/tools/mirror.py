@@ -32,6 +32,7 @@ _TARGET_DEFAULTS: Final = {
     "default.api.timeout.ms": 30_000,
 }
 _STATUS_S: Final = 10.0
+_LISTS: Final = ("topics", "topics_exclude", "groups", "groups_exclude", "config_properties_exclude")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,12 @@ class MirrorOptions:
     replication_policy_separator: Annotated[str, option("Between alias and name.", "TEXT")] = (
         MirrorSettings.replication_policy_separator
     )
-    source_alias: Annotated[str, option("Name of the source.", "NAME", "--source-alias", "--source-cluster-alias")] = (
-        MirrorSettings.source_cluster_alias
-    )
-    target_alias: Annotated[str, option("Name of the target.", "NAME", "--target-alias", "--target-cluster-alias")] = (
-        MirrorSettings.target_cluster_alias
-    )
+    source_cluster_alias: Annotated[
+        str, option("Name of the source.", "NAME", "--source-alias", "--source-cluster-alias")
+    ] = MirrorSettings.source_cluster_alias
+    target_cluster_alias: Annotated[
+        str, option("Name of the target.", "NAME", "--target-alias", "--target-cluster-alias")
+    ] = MirrorSettings.target_cluster_alias
     replication_factor: Annotated[int, option("Replicas of new topics; -1: the target's default.", "N", min=-1)] = -1
     auto_offset_reset: Annotated[
         str, option("Where to begin with topics that are new to this mirror.", "earliest|latest")
@@ -74,14 +75,15 @@ class MirrorOptions:
     config_properties_exclude: Annotated[
         str, option("Settings of topics that are not copied: regular expressions.", "NAME,…")
     ] = ",".join(CONFIG_PROPERTIES_EXCLUDE)
-    commit_interval: Annotated[float, option("How long a transaction collects records.", "SECONDS", min=0.01)] = (
-        MirrorSettings.commit_interval_s
-    )
-    refresh_topics_interval: Annotated[
-        float, option("How often to look for new topics and partitions.", "SECONDS", min=0.1)
+    commit_interval_s: Annotated[
+        float, option("How long a transaction collects records.", "SECONDS", "--commit-interval", min=0.01)
+    ] = MirrorSettings.commit_interval_s
+    refresh_topics_interval_s: Annotated[
+        float,
+        option("How often to look for new topics and partitions.", "SECONDS", "--refresh-topics-interval", min=0.1),
     ] = MirrorSettings.refresh_topics_interval_s
-    emit_checkpoints_interval: Annotated[
-        float, option("How often to mirror the offsets of groups.", "SECONDS", min=0.1)
+    emit_checkpoints_interval_s: Annotated[
+        float, option("How often to mirror the offsets of groups.", "SECONDS", "--emit-checkpoints-interval", min=0.1)
     ] = MirrorSettings.emit_checkpoints_interval_s
     source_config: Annotated[Path | None, option("Properties file of the client of the source.", "FILE")] = None
     target_config: Annotated[Path | None, option("Properties file of the client of the target.", "FILE")] = None
@@ -90,24 +92,9 @@ class MirrorOptions:
     @property
     def settings(self) -> MirrorSettings:
         """Raises ConfigError."""
-        return MirrorSettings(
-            topics=_names(self.topics),
-            topics_exclude=_names(self.topics_exclude),
-            groups=_names(self.groups),
-            groups_exclude=_names(self.groups_exclude),
-            source_cluster_alias=self.source_alias,
-            target_cluster_alias=self.target_alias,
-            replication_policy=self.replication_policy,
-            replication_policy_separator=self.replication_policy_separator,
-            replication_factor=self.replication_factor,
-            sync_topic_configs=self.sync_topic_configs,
-            config_properties_exclude=_names(self.config_properties_exclude),
-            sync_group_offsets=self.sync_group_offsets,
-            emit_checkpoints_interval_s=self.emit_checkpoints_interval,
-            refresh_topics_interval_s=self.refresh_topics_interval,
-            commit_interval_s=self.commit_interval,
-            auto_offset_reset=self.auto_offset_reset,
-        )
+        known = {field.name for field in dataclasses.fields(MirrorSettings)}
+        given = {name: value for name, value in vars(self).items() if name in known}
+        return MirrorSettings(**given | {name: _names(given[name]) for name in _LISTS})
 
 
 @with_options

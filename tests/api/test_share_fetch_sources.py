@@ -61,7 +61,7 @@ async def test_a_silent_coordinator_keeps_a_member_from_no_other_partition() -> 
     async with asyncio.timeout(5):
         shares = await fetch._shares()
     assert sorted(one.key.partition for one in shares) == [0, 1]
-    assert {one[1]: result.error for one, result in fetch._errors.items()} == {2: ErrorCode.coordinator_not_available}
+    assert {one[1]: result.code for one, result in fetch._errors.items()} == {2: ErrorCode.coordinator_not_available}
 
 
 async def test_the_wait_for_records_begins_with_the_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from broker.client.consumer import Consumer
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.share.persister import SharePartitionKey
 from tests.support.raw_requests import Requests
 from tests.support.replicated_cluster import ReplicatedCluster
-from tests.support.share_members import ACCEPT, ShareMember, acquired, configure
+from tests.support.share_members import ACCEPT, REJECT, ShareMember, acquired, configure
 from tests.support.share_worker import ShareWorker
 from tests.support.waiting import eventually
 
@@ -39,9 +40,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicatedClus
 
 
 class Reader:
-    """Reads the first partition as members of a share group, one connection after the other, and accepts everything."""
+    """Reads the first partition as members of a share group, one connection after the other, and accepts everything,
+    or rejects it."""
 
-    def __init__(self, cluster: ReplicatedCluster, group: str, topic: str) -> None:
+    def __init__(self, cluster: ReplicatedCluster, group: str, topic: str, kind: int = ACCEPT) -> None:
+        self._kind = kind
         self._cluster = cluster
         self._group = group
         self._topic = topic
@@ -76,7 +79,7 @@ class Reader:
         self.lost |= offsets & self.answered
         if not ranges:
             return True
-        answer = member.acknowledge({0: [(first, last, [ACCEPT]) for first, last in ranges]})
+        answer = member.acknowledge({0: [(first, last, [self._kind]) for first, last in ranges]})
         if answer.error_code is not ErrorCode.none or has_error(answer):
             return False
         self.answered |= offsets
@@ -134,6 +137,36 @@ def test_kills_of_leader_and_share_coordinator(cluster: ReplicatedCluster, topic
     print(f"{len(reader.answered)} of {written} acknowledgements were answered; {len(reader.lost)} of them lost")
     assert reader.lost == set()
     assert reader.seen == set(range(written))
+
+
+def test_kills_of_the_leader_of_their_topic_lose_no_dead_letter(cluster: ReplicatedCluster, topic: str) -> None:
+    group, dlq, written = f"share-{topic}", f"dlq.{topic}", 0
+    cluster.create(topic)
+    cluster.create(dlq, errors_deadletterqueue_group_enable="true")
+    with Requests(cluster.brokers[cluster.coordinator(group)].bootstrap) as ask:
+        configure(ask, group, share_auto_offset_reset="earliest", errors_deadletterqueue_topic_name=dlq)
+        ShareMember(ask, group, topic).join()
+    reader = Reader(cluster, group, topic, REJECT)
+    try:
+        for _ in range(2):
+            produce(cluster.bootstrap, topic, STEP)
+            written += STEP
+            wait_until_answered(reader, written - STEP // 2)
+            with cluster.without(cluster.leader(TopicPartition(dlq, 0))):
+                produce(cluster.bootstrap, topic, STEP)
+                written += STEP
+                wait_until_answered(reader, written - STEP // 2)
+        eventually(lambda: start_offset(cluster, group, topic) == written, timeout=120)
+    finally:
+        reader.close()
+    tp, found = TopicPartition(dlq, 0), []
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([tp])
+        consumer.seek_to_beginning()
+        while consumer.lag()[tp]:
+            found += [dict(one.headers)["__dlq.errors.offset"] or b"" for one in consumer.poll(1.0)]
+    print(f"{len(found)} dead letters of {written} records")
+    assert set(map(int, found)) == set(range(written))
 
 
 def test_consumers_go_on_when_the_group_coordinator_is_killed(cluster: ReplicatedCluster, topic: str) -> None:

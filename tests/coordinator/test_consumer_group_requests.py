@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator import consumer_group_state
-from broker.coordinator.consumer_group_members import Draft
-from broker.coordinator.consumer_group_requests import commit_errors, describe, fetch_error, unchanged
-from broker.coordinator.consumer_group_state import Call as GroupCall
-from broker.coordinator.consumer_group_state import ConsumerGroupConfig
+from broker.coordinator import modern_group
+from broker.coordinator.consumer_group_requests import commit_errors, fetch_error, unchanged
 from broker.coordinator.group import Now
+from broker.coordinator.modern_group import Call as GroupCall
+from broker.coordinator.modern_group_members import ConsumerMembership
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -115,13 +114,13 @@ def test_an_assignor_that_the_broker_lacks_is_refused_by_name(driver: ConsumerGr
 def test_the_assignor_that_most_members_name_decides(driver: ConsumerGroupDriver) -> None:
     driver.join("a", "t", server_assignor="range")
     driver.join("b", "t")
-    assert describe(driver.group).assignor_name == "range"
-    targets = {m.member_id: m.target_assignment for m in describe(driver.group).members}
+    assert driver.group.describe().assignor_name == "range"
+    targets = {m.member_id: m.target_assignment for m in driver.group.describe().members}
     assert targets == {"a": partitions_of("t", 0, 1), "b": partitions_of("t", 2, 3)}
 
 
 def test_a_full_group_refuses_new_members_only() -> None:
-    driver = ConsumerGroupDriver(topic("t", 4), settings=ConsumerGroupConfig(max_size=1))
+    driver = ConsumerGroupDriver(topic("t", 4), max_size=1)
     driver.join("a", "t")
     assert driver.join("b", "t").error is ErrorCode.group_max_size_reached
     assert driver.join("a", "t").error is ErrorCode.none
@@ -202,6 +201,22 @@ def test_a_member_that_does_not_give_up_is_removed_after_its_rebalance_timeout(d
         driver.heartbeat("a", 2)
         b.beat()
     assert list(driver.group.membership.members) == ["b"]
+
+
+def test_a_member_that_never_gives_up_is_removed_also_if_its_requests_wait_for_slow_appends(
+    driver: ConsumerGroupDriver,
+) -> None:
+    driver.join("a", "t", rebalance_timeout_ms=10_000)
+    driver.join("b", "t")
+    driver.heartbeat("a", 2)
+    driver.hold = True
+    driver.heartbeat("x", JOIN_EPOCH, **FIRST)
+    for number in range(8):
+        driver.heartbeat("a", 2, owned=partitions_of("t", 0, 1, 2, 3))
+        driver.heartbeat(f"x{number}", JOIN_EPOCH, **FIRST)
+        driver.wait(3_000)
+        driver.release()
+    assert "a" not in driver.group.membership.members
 
 
 # --- static members
@@ -303,7 +318,7 @@ def test_a_pattern_that_nobody_uses_any_more_is_forgotten(driver: ConsumerGroupD
     a.subscribe(topic_regex="", topic_names=frozenset({"u"}))
     settle(driver, a)
     assert a.owned == partitions_of("u", 0, 1)
-    assert not driver.group.membership.regexes
+    assert not driver.group.membership.extras
     assert snapshot(driver.replay()) == snapshot(driver.group)
 
 
@@ -335,7 +350,7 @@ def test_members_that_join_during_an_append_share_the_next_one(driver: ConsumerG
 def test_requests_beyond_a_limit_are_refused_while_an_append_hangs(
     driver: ConsumerGroupDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_group_state, "MOST_WAITING", 2)
+    monkeypatch.setattr(modern_group, "MOST_WAITING", 2)
     driver.hold = True
     calls = [driver.heartbeat(f"m{i}", JOIN_EPOCH, **FIRST) for i in range(4)]
     assert [len(call.answers) for call in calls] == [0, 0, 0, 1]
@@ -387,17 +402,30 @@ def test_a_group_goes_on_from_the_first_records_of_an_append(
 
 
 def test_members_whose_requests_wait_for_a_slow_append_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_group_state, "MOST_REQUESTS", 1)
+    monkeypatch.setattr(modern_group, "MOST_REQUESTS", 1)
     driver = ConsumerGroupDriver(topic("t", 4))
     players = [player(driver, "a", "t"), player(driver, "b", "t")]
     settle(driver, *players)
     driver.hold = True
     driver.heartbeat("c", JOIN_EPOCH, **FIRST)
-    calls = [driver.heartbeat(each.member_id, each.epoch, owned=each.owned) for each in players]
+    calls = [driver.heartbeat(each.member_id, each.epoch, rack_id="r") for each in players]
     driver.wait(60_000)
+    assert [call.reply.error for call in calls] == [ErrorCode.coordinator_not_available] * 2, "nobody waits so long"
     driver.hold = False
     driver.release()
-    assert [call.reply.error for call in calls] == [ErrorCode.none] * 2
+    assert driver.group.membership.members.keys() == {"a", "b"}, "c was silent since it joined"
+
+
+def test_who_waits_for_a_slow_append_is_told_so_and_is_a_member_when_it_ends(driver: ConsumerGroupDriver) -> None:
+    driver.hold = True
+    calls = [driver.heartbeat(member_id, JOIN_EPOCH, **FIRST) for member_id in "ab"]
+    driver.wait(4_900)
+    assert not any(call.answers for call in calls)
+    driver.wait(200)
+    assert [call.reply.error for call in calls] == [ErrorCode.coordinator_not_available] * 2
+    driver.hold = False
+    driver.release()
+    assert [driver.join(member_id, "t").member_epoch for member_id in "ab"] == [3, 3]
 
 
 def test_a_request_that_cannot_be_stored_fails_alone(driver: ConsumerGroupDriver) -> None:
@@ -417,7 +445,7 @@ def test_a_request_that_cannot_be_stored_fails_alone(driver: ConsumerGroupDriver
 def test_a_defect_in_the_rule_of_one_request_fails_it_alone(
     driver: ConsumerGroupDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def rule(draft: Draft, now: Now) -> Generator[None, None, None]:
+    def rule(draft: ConsumerMembership, now: Now) -> Generator[None, None, None]:
         draft.remove("a")
         yield
         raise KeyError("a defect")
@@ -520,7 +548,11 @@ def test_a_heartbeat_that_changes_nothing_needs_no_batch() -> None:
     assert reply is not None
     assert (reply.error, reply.member_epoch, reply.assignment) == (ErrorCode.none, now_at, None)
     assert quiet(0) is quiet(now_at + 1) is quiet(-1) is quiet(rebalance_timeout_ms=1) is None
-    changes: list[dict[str, Any]] = [{"topic_names": frozenset({"t"})}, {"topic_regex": ""}, {"owned": frozenset()}]
+    changes: list[dict[str, Any]] = [
+        {"topic_names": frozenset({"t"})},
+        {"topic_regex": ""},
+        {"server_assignor": "range"},
+    ]
     for says in (*changes, {"instance_id": "i"}):
         assert quiet(**says) is None, says
     driver.join("b", "t")

@@ -16,7 +16,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.coordinator.consumer_group_state import ConsumerGroupConfig
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from broker.coordinator.modern_group_records import MemberState
 from broker.errors import ErrorCode
@@ -39,8 +38,7 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        config = ConsumerGroupConfig(session_timeout_ms=10_000, max_size=6)
-        self.driver = ConsumerGroupDriver(topic("t", 4), topic("u", 2), settings=config)
+        self.driver = ConsumerGroupDriver(topic("t", 4), topic("u", 2), session_timeout_ms=10_000, max_size=6)
         self.players: list[Player] = []
         self.created = 0
         self.generations = Counter[str]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid5
@@ -18,6 +18,7 @@ from broker.coordinator.group_kinds import GroupReplay
 from broker.coordinator.group_messages import CommitRequest, LeavingMember
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group_messages import HeartbeatReply, HeartbeatRequest
+from broker.coordinator.topic_pattern import TopicPattern
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -150,10 +151,12 @@ async def test_a_change_that_cannot_be_stored_has_not_happened(groups: Groups) -
     assert (await join(groups, "a")).error is ErrorCode.none
 
 
-async def test_a_client_need_not_wait_for_a_slow_append(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_coordinator, "COMMIT_TIMEOUT_S", 0.01)
+async def test_a_client_need_not_wait_for_a_slow_append(groups: Groups) -> None:
     groups.store.gate.clear()
-    assert (await join(groups, "a")).error is ErrorCode.coordinator_not_available
+    joining = asyncio.ensure_future(join(groups, "a"))
+    await groups.store.until_waiting()
+    groups.advance(6_000)
+    assert (await joining).error is ErrorCode.coordinator_not_available
     groups.store.gate.set()
     await settle()
     reply = await join(groups, "a")
@@ -283,6 +286,41 @@ async def test_a_right_that_is_given_later_counts_after_the_refresh_interval(gro
         if reply.assignment:
             break
     assert len(reply.assignment or ()) == 1
+
+
+async def test_a_pattern_that_costs_too_much_has_no_topics_and_holds_up_no_other(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def allows(name: str) -> bool:
+        return True
+
+    matching = TopicPattern.matching
+
+    def costly(pattern: TopicPattern, topics: Iterable[str]) -> frozenset[str]:
+        if pattern.matches("costly"):
+            raise BrokerError(ErrorCode.invalid_regular_expression, "too many steps")
+        return matching(pattern, topics)
+
+    monkeypatch.setattr(TopicPattern, "matching", costly)
+    await join(groups, "a", topic_names=frozenset(), topic_regex="costly", client=allows)
+    reply = await join(groups, "b", topic_names=frozenset(), topic_regex="t", client=allows)
+    for _ in range(100):
+        await asyncio.to_thread(int)  # the topics are looked up in such a thread
+        reply = await beat(groups, "b", reply.member_epoch, owned=frozenset())
+        if reply.assignment:
+            break
+    assert len(reply.assignment or ()) == 4
+    assert "too many steps" in caplog.text
+
+
+async def test_members_that_join_one_after_the_other_in_a_moment_share_an_append(groups: Groups) -> None:
+    joins = []
+    for number in range(20):
+        joins.append(asyncio.ensure_future(join(groups, f"m{number}")))
+        await asyncio.sleep(0)
+    replies = await asyncio.gather(*joins)
+    assert [len(one.assignment or ()) for one in replies[:5]] == [1, 1, 1, 1, 0], "nobody has to give up anything"
+    assert groups.store.appends == 1
 
 
 @pytest.mark.parametrize("member_id", ["", "a"])

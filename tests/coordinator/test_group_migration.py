@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.coordinator.consumer_group_requests import commit_errors, fetch_error
-from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH
@@ -151,9 +152,9 @@ def test_a_group_that_cannot_be_upgraded_stays_classic_and_says_why(driver: Mixe
     assert isinstance(driver.group, ClassicGroup)
     (member,) = driver.group.roster.members.values()
     if broken == "policy":
-        driver.settings = ConsumerGroupConfig(can_upgrade=False)
+        driver.config = replace(driver.config, group_consumer_migration_policy="downgrade")
     elif broken == "size":
-        driver.settings = ConsumerGroupConfig(max_size=0)
+        driver.config = replace(driver.config, group_consumer_max_size=0)
     elif broken == "protocol type":
         driver.group.roster.protocol_type = "connect"
     elif broken == "subscription":
@@ -208,7 +209,7 @@ def test_members_are_not_strangers_while_the_upgrade_is_being_stored(driver: Mix
 
 
 def test_without_downgrade_classic_members_stay_in_the_consumer_group() -> None:
-    driver = MixedGroupDriver(topic("t", 4), settings=ConsumerGroupConfig(can_downgrade=False))
+    driver = MixedGroupDriver(topic("t", 4), migration_policy="upgrade")
     old, new = ClassicPlayer(driver, WANTS), consumer(driver, "a")
     beat(old)
     beat(old, new)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH
 from broker.errors import ErrorCode
@@ -25,8 +25,7 @@ from tests.support.mixed_groups import ClassicPlayer, MixedGroupDriver, named
 class MixedGroupHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        config = ConsumerGroupConfig(session_timeout_ms=10_000, max_size=8)
-        self.driver = MixedGroupDriver(topic("t", 4), topic("u", 2), settings=config)
+        self.driver = MixedGroupDriver(topic("t", 4), topic("u", 2), session_timeout_ms=10_000, max_size=8)
         self.players: list[Player | ClassicPlayer] = []
         self.created = 0
 

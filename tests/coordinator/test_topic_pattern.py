@@ -36,7 +36,39 @@ def test_internal_topics_never_match() -> None:
     assert TopicPattern(".*").matching(topics) == {"ev-a", "ev-b", "EV-c", "other", "my-ev-a"}
 
 
-NOT_IN_RE2 = ["(", "[", "*a", "(?=a)b", "(?<!a)b", r"(a)\1", r"\b", r"a(\b)*", "(?P<n>a)(?P=n)", "a++", r"\p"]
+NAMES = ["ab", "AZ", "12", "1-2", "ä", "x_1", "_.", "ev-a1", "ev.", "a]1", "al:pha", "]a", "[", "a", ":"]
+CLASSES = {
+    "[[:alpha:]]+": {"ab", "AZ", "a"},
+    "[[:^alpha:]]+": {"12", "1-2", "ä", "_.", "[", ":"},
+    "[x[:digit:]_]+": {"12", "x_1"},
+    "[^[:alpha:]1-9-]+": {"ä", "_.", "[", ":"},
+    "ev[[:punct:]][[:word:]]*": {"ev-a1", "ev."},
+    r"[a\][:digit:]]+": {"12", "a]1", "]a", "a"},
+    "[:alpha:]+": {"al:pha", "a", ":"},
+    "[]a]+": {"]a", "a"},
+    "[a[]": {"[", "a"},
+}
+
+
+@pytest.mark.parametrize("pattern", CLASSES)
+def test_classes_in_brackets_are_those_of_re2(pattern: str) -> None:
+    assert TopicPattern(pattern).matching(NAMES) == CLASSES[pattern]
+
+
+NOT_IN_RE2 = [
+    "(",
+    "[",
+    "*a",
+    "(?=a)b",
+    "(?<!a)b",
+    r"(a)\1",
+    r"\b",
+    r"a(\b)*",
+    "(?P<n>a)(?P=n)",
+    "a++",
+    r"\p",
+    "[[:no:]]",
+]
 
 
 @pytest.mark.parametrize("pattern", NOT_IN_RE2)

@@ -17,7 +17,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
 from broker.share import dead_letters
-from broker.share.share_partition_state import AcknowledgementBatch, FetchedBatch
+from broker.share.share_partition_state import FetchedBatch, acknowledgements
 from tests.share.test_share_failover import SETTINGS, Shared
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
@@ -212,7 +212,7 @@ async def test_another_broker_leads_their_topic(
 
     async def reject(offset: int) -> None:
         share.acquire("a", offset, [FetchedBatch(offset, offset)], max_records=1, batch_size=1)
-        assert await share.acknowledge("a", [AcknowledgementBatch(offset, offset, [REJECT])]) is ErrorCode.none
+        assert await share.acknowledge("a", acknowledgements([(offset, offset, [REJECT])])) is ErrorCode.none
 
     await reject(0)
     await until(lambda: share.state.start_offset == 1)
@@ -228,8 +228,8 @@ async def test_another_broker_leads_their_topic(
     assert [context(one)["offset"] for one in found] == ["1", "2", "3"]
     await until(lambda: share.state.start_offset == 4)
 
-    settings = dataclasses.replace(writer._config(), errors_deadletterqueue_auto_create_topics_enable=True)
-    monkeypatch.setattr(writer, "_config", lambda: settings)
+    settings = dataclasses.replace(writer.settings(), errors_deadletterqueue_auto_create_topics_enable=True)
+    monkeypatch.setattr(writer, "settings", lambda: settings)
     await choose("dlq.made")
     await reject(4)
     await until(lambda: writer.written[key.group_id] == 4)

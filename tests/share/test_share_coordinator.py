@@ -63,7 +63,7 @@ class Shares:
         self.store = store or StateLog()
         self.topics = {KEY.topic_id}
         self.coordinator = ShareCoordinator(
-            self.store,
+            self.store,  # type: ignore[arg-type]
             ManualClock(),
             ShareCoordinatorSettings(share_coordinator_state_topic_num_partitions=PARTITIONS, **settings),
             lambda key: key.topic_id in self.topics,

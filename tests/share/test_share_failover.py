@@ -14,7 +14,7 @@ from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.server import BrokerServer
 from broker.share.persister import SharePartitionKey
-from broker.share.share_partition_state import AcknowledgementBatch, AcquiredRecords, FetchedBatch
+from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, acknowledgements
 from broker.share.share_partitions import SharePartition
 from tests.support.replicating import PARTITIONS, Brokers, brokers, until
 
@@ -86,7 +86,7 @@ def fetch(share: SharePartition, member: str = "a") -> list[AcquiredRecords]:
 
 
 async def accept(share: SharePartition, first: int, last: int) -> ErrorCode:
-    return await share.acknowledge("a", [AcknowledgementBatch(first, last, [1])])
+    return await share.acknowledge("a", acknowledgements([(first, last, [1])]))
 
 
 @pytest.mark.parametrize("led_by_coordinator", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -98,7 +98,7 @@ async def test_another_leader_has_what_was_answered(three: Brokers, led_by_coord
     assert fetch(share) == [AcquiredRecords(0, 19, 1)]
     assert await accept(share, 0, 4) is ErrorCode.none
     assert await accept(share, 10, 12) is ErrorCode.none
-    assert await share.acknowledge("a", [AcknowledgementBatch(15, 15, [2])]) is ErrorCode.none
+    assert await share.acknowledge("a", acknowledgements([(15, 15, [2])])) is ErrorCode.none
     await three.stop(shared.leader(key))
     later = await shared.get(key)
     assert later.state.start_offset == 5
@@ -185,7 +185,7 @@ async def test_what_was_answered_never_comes_again_while_brokers_restart(three: 
                 delivered.update(offsets)
                 kind = rng.choice([1, 1, 2, 3])
                 try:
-                    code = await share.acknowledge(name, [AcknowledgementBatch(first, end, [kind])])
+                    code = await share.acknowledge(name, acknowledgements([(first, end, [kind])]))
                 except BrokerError as error:
                     code = error.code
                 if code is ErrorCode.none and kind != 2:

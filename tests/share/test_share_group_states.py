@@ -12,7 +12,7 @@ import pytest
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group import Effects, Now, Waiter
 from broker.coordinator.modern_group_messages import HeartbeatRequest, TopicIdPartition
-from broker.coordinator.share_group_state import ShareGroup, ShareStore
+from broker.coordinator.share_group_state import ShareGroup
 from broker.errors import BrokerError, ErrorCode
 from broker.replica.cluster_metadata import PartitionInfo, Topic
 from broker.share.persister import SharePartitionKey
@@ -38,7 +38,6 @@ class Groups:
         effects = event(self.group, waiter, NOW)
         while effects.stores:
             (store,) = effects.stores
-            assert isinstance(store, ShareStore)
             effects = self.group.stored(store, ErrorCode.none, NOW)
         return next(answer for one, answer in effects.replies if one is waiter)
 

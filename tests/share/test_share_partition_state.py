@@ -7,11 +7,11 @@ import pytest
 from broker.errors import BrokerError, ErrorCode
 from broker.share.persister import ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
     AcquiredRecords,
     FetchedBatch,
     ShareLimits,
     SharePartitionState,
+    acknowledgements,
 )
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
@@ -43,7 +43,7 @@ def fetch(
 
 
 def say(state: SharePartitionState, first: int, last: int, *kinds: int, member: str = "a", now: float = 0) -> bool:
-    return state.acknowledge(member, [AcknowledgementBatch(first, last, kinds)], now)
+    return state.acknowledge(member, acknowledgements([(first, last, kinds)]), now)
 
 
 def store(state: SharePartitionState, *, is_stored: bool = True, now: float = 0) -> ShareWrite | None:
@@ -196,7 +196,7 @@ def test_a_wrong_acknowledgement_changes_nothing(batches: list[tuple[int, int, l
     fetch(state, (5, 9), member="b")
     before = state.batches()
     with pytest.raises(BrokerError) as caught:
-        state.acknowledge("a", [AcknowledgementBatch(*batch) for batch in batches], 0)
+        state.acknowledge("a", acknowledgements(batches), 0)
     assert caught.value.code is code
     assert state.batches() == before
     assert state.next_write() is None

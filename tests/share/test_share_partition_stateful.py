@@ -12,13 +12,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.errors import BrokerError
 from broker.share.persister import ShareState, ShareWrite
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
     AcknowledgeType,
     AcquiredRecords,
     FetchedBatch,
     RecordState,
     ShareLimits,
     SharePartitionState,
+    acknowledgements,
 )
 from broker.share.share_records import ShareSnapshot, ShareUpdate
 
@@ -181,7 +181,7 @@ class ShareHistory(RuleBasedStateMachine):
         ]
         before = self.state.batches()
         try:
-            self.state.acknowledge(member, [AcknowledgementBatch(first, last, kinds)], self.now)
+            self.state.acknowledge(member, acknowledgements([(first, last, kinds)]), self.now)
         except BrokerError:
             assert not all(owns)
             assert self.state.batches() == before
@@ -375,7 +375,7 @@ class ShareHistory(RuleBasedStateMachine):
             got = self.state.acquire("drain", at, batches, self.now, max_records=50, batch_size=50)
             self.delivered("drain", got, batches)
             if got:
-                self.state.acknowledge("drain", [AcknowledgementBatch(*r[:2], [1]) for r in got], self.now)
+                self.state.acknowledge("drain", acknowledgements((*r[:2], [1]) for r in got), self.now)
                 self.asked += [(offset, AcknowledgeType.ACCEPT) for r in got for offset in range(r[0], r[1] + 1)]
         else:
             raise AssertionError("the rest is never drained")

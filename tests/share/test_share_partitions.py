@@ -16,11 +16,11 @@ from broker.errors import BrokerError, ErrorCode
 from broker.share import share_partitions
 from broker.share.persister import Persister, SharePartitionKey, ShareState, ShareWrite, StateBatch
 from broker.share.share_partition_state import (
-    AcknowledgementBatch,
     AcquiredRecords,
     DeadLetters,
     FetchedBatch,
     ShareLimits,
+    acknowledgements,
 )
 from broker.share.share_partitions import SharePartition, SharePartitions
 from tests.share.test_share_coordinator import running
@@ -116,7 +116,7 @@ class World:
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(int(seconds * 1000))
-        self.partitions._timer.run_due()
+        self.partitions.timer.run_due()
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def fetch(share: SharePartition, member: str = "a", first: int = 0, size: int = 
 
 
 def acknowledging(share: SharePartition, first: int, last: int, kind: int = ACCEPT) -> asyncio.Future[ErrorCode]:
-    return asyncio.ensure_future(share.acknowledge("a", [AcknowledgementBatch(first, last, [kind])]))
+    return asyncio.ensure_future(share.acknowledge("a", acknowledgements([(first, last, [kind])])))
 
 
 async def settle() -> None:
@@ -180,7 +180,7 @@ async def test_a_refused_acknowledgement_changes_nothing(world: World) -> None:
     share = await world.get()
     fetch(share)
     with pytest.raises(BrokerError) as caught:
-        await share.acknowledge("b", [AcknowledgementBatch(0, 4, [ACCEPT])])
+        await share.acknowledge("b", acknowledgements([(0, 4, [ACCEPT])]))
     assert caught.value.code is ErrorCode.invalid_record_state
     assert not world.persister.writes
 
@@ -392,7 +392,7 @@ async def test_a_load_that_fails_when_nobody_waits_any_more_is_no_error(world: W
     await asyncio.wait([asking])
     world.persister.fail_with = ErrorCode.invalid_request
     world.persister.gate.set()
-    await world.partitions._tasks.wait()
+    await world.partitions.tasks.wait()
     del asking  # it keeps the load alive
     gc.collect()
     assert not told
@@ -401,7 +401,7 @@ async def test_a_load_that_fails_when_nobody_waits_any_more_is_no_error(world: W
 async def test_records_at_the_offsets_of_lost_ones_come_under_every_leader(world: World) -> None:
     """After an unclean election: at 100 other records follow than those that the group had."""
     async with running() as shares:
-        world.partitions._persister = shares.coordinator
+        world.partitions.persister = shares.coordinator
         await shares.coordinator.initialize(KEY, 1, 90)
         done = [StateBatch(95, 97, 2, 1), StateBatch(99, 130, 2, 1)]
         await shares.coordinator.write(KEY, ShareWrite(1, 3, 90, state_batches=done))

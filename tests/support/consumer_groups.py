@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
+from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import consumer_group_requests
-from broker.coordinator.consumer_group_state import Batch, ConsumerGroup, ConsumerGroupConfig
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import Effects, Now
+from broker.coordinator.modern_group import Batch
 from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     HeartbeatReply,
@@ -55,9 +56,10 @@ class Call:
 class ConsumerGroupDriver:
     """A group, its time and its log. Appends succeed at once unless `hold` is set."""
 
-    def __init__(self, *topics: Topic, settings: ConsumerGroupConfig | None = None) -> None:
-        self.config = GroupSettings()
-        self.settings = settings or ConsumerGroupConfig()
+    def __init__(self, *topics: Topic, session_timeout_ms: int = 45_000, **settings: Any) -> None:
+        """`settings`: those of the broker, without `group_consumer_`."""
+        self.config = GroupSettings(**{f"group_consumer_{name}": value for name, value in settings.items()})
+        self.settings = GroupConfig(consumer_session_timeout_ms=session_timeout_ms)
         self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
         self.group = self.new_group()
         self.elapsed_ms = 0
@@ -68,7 +70,7 @@ class ConsumerGroupDriver:
         self.resolve: Resolve | None = None
 
     def new_group(self) -> ConsumerGroup:
-        return ConsumerGroup("g", self.config, self.topics, self.settings)
+        return ConsumerGroup("g", self.config, self.topics, lambda: self.settings)
 
     def now(self) -> Now:
         return Now(self.elapsed_ms / 1000, START_MS + self.elapsed_ms)
@@ -235,8 +237,8 @@ def snapshot(group: ConsumerGroup) -> dict[str, Any]:
     membership = group.membership
     return {
         "epochs": (membership.epoch, membership.target_epoch),
-        "members": {member_id: dataclasses.asdict(member) for member_id, member in membership.members.items()},
-        "regexes": dict(membership.regexes),
+        "members": dict(membership.members),
+        "regexes": dict(membership.extras),
         "owners": dict(membership.owners),
         "instances": dict(membership.instances),
         "unsettled": set(membership.unsettled),

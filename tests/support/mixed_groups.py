@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.config.group_config import GroupConfig
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator import consumer_group_requests, group_migration, group_requests, modern_group_records
-from broker.coordinator.consumer_group_state import ConsumerGroup, ConsumerGroupConfig
+from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group import Effects, Group, Now, Store
 from broker.coordinator.group_messages import JoinReply, JoinRequest, LeavingMember, SyncReply, SyncRequest
+from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_records import GroupKey, decode_group, decode_key
 from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.modern_group_messages import JOIN_EPOCH, HeartbeatReply, HeartbeatRequest
@@ -29,9 +31,11 @@ from tests.support.consumer_groups import START_MS, Call
 class MixedGroupDriver:
     """The group of one id, of either kind, its time and its log."""
 
-    def __init__(self, *topics: Topic, settings: ConsumerGroupConfig | None = None) -> None:
-        self.config = GroupSettings(group_initial_rebalance_delay_ms=0)
-        self.settings = settings or ConsumerGroupConfig()
+    def __init__(self, *topics: Topic, session_timeout_ms: int = 45_000, **settings: Any) -> None:
+        """`settings`: those of the broker, without `group_consumer_`."""
+        of_consumers = {f"group_consumer_{name}": value for name, value in settings.items()}
+        self.config = GroupSettings(group_initial_rebalance_delay_ms=0, **of_consumers)
+        self.settings = GroupConfig(consumer_session_timeout_ms=session_timeout_ms)
         self.topics: dict[str, Topic] = {topic.name: topic for topic in topics}
         self.group: Group = ClassicGroup("g", self.config, START_MS)
         self.elapsed_ms = 0
@@ -39,6 +43,9 @@ class MixedGroupDriver:
         self.held: list[tuple[Group, Store]] = []
         self.log: dict[bytes, bytes] = {}
         self._ids = 0
+
+    def consumer_group(self, offsets: GroupOffsets | None) -> ConsumerGroup:
+        return ConsumerGroup("g", self.config, self.topics, lambda: self.settings, offsets)
 
     def now(self) -> Now:
         return Now(self.elapsed_ms / 1000, START_MS + self.elapsed_ms)
@@ -79,9 +86,9 @@ class MixedGroupDriver:
             if request.member_epoch != JOIN_EPOCH:
                 call.answers.append(HeartbeatReply(ErrorCode.group_id_not_found))
                 return call
-            classic = self.group
+            classic, group = self.group, self.consumer_group(self.group.offsets)
             try:
-                group, ends, begins = group_migration.upgrade(classic, request, self.settings, self.topics, self.now())
+                ends, begins = group_migration.upgrade(classic, request, group, self.now())
             except BrokerError as error:
                 call.answers.append(HeartbeatReply(error.code, error.message))
                 return call
@@ -142,7 +149,7 @@ class MixedGroupDriver:
         group: Group
         if known:
             assert not any(isinstance(decode_key(key), GroupKey) for key in self.log), "records of both kinds"
-            group = ConsumerGroup("g", self.config, self.topics, self.settings)
+            group = self.consumer_group(None)
             for key, value in known:
                 group.replay(key, value)
         else:

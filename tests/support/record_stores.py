@@ -65,11 +65,9 @@ class GatedRecordStore(MemoryRecordStore):
 
     async def until_waiting(self) -> None:
         """Return once an append stands before the closed gate."""
-        for _ in range(1_000):
-            if self.waiting:
-                return
-            await asyncio.sleep(0)
-        raise AssertionError("nothing was appended")
+        async with asyncio.timeout(30):
+            while not self.waiting:
+                await asyncio.sleep(0)
 
 
 class SyncingRecordStore(MemoryRecordStore):
