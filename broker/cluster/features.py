@@ -29,19 +29,25 @@ class Features:
         self._topics = topics
         self.finalized = FinalizedFeatures()
         self._on_change: Callable[[], None] = lambda: None
+        self._on_lower: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """Read what is finalized. Raises BrokerError."""
         self.finalized = await self._calls(self._node.read)
 
-    def start(self, on_change: Callable[[], None]) -> Watch:
-        """Follow what is finalized. `on_change` is called when that has changed."""
-        self._on_change = on_change
+    def start(self, on_change: Callable[[], None], on_lower: Callable[[], None]) -> Watch:
+        """Follow what is finalized. `on_change` is called when that has changed, `on_lower` when one is taken back."""
+        self._on_change, self._on_lower = on_change, on_lower
         return self._node.watch(on_loop(self._note))
 
     def _note(self, finalized: FinalizedFeatures) -> None:
-        self.finalized = finalized
+        self._adopt(finalized)
         self._on_change()
+
+    def _adopt(self, finalized: FinalizedFeatures) -> None:
+        before, self.finalized = self.finalized.versions, finalized
+        if any(finalized.versions.get(name, 0) < level for name, level in before.items()):
+            self._on_lower()
 
     @property
     def is_due(self) -> bool:
@@ -53,7 +59,7 @@ class Features:
         if self.is_due:
             versions, epoch = self._wanted(), self.finalized.epoch
             if await self._calls(self._node.write, versions, epoch, controller_version=controller_version):
-                self.finalized = FinalizedFeatures(versions, epoch + 1)
+                self._adopt(FinalizedFeatures(versions, epoch + 1))
 
     def _wanted(self) -> dict[str, int]:
         """A version is raised only while no broker with replicas is down: it may come back with an earlier release."""
