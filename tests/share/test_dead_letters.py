@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.errors import ErrorCode
-from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.records.batch import patch_base_offset, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
 from broker.share import dead_letters
 from broker.share.share_partition_state import FetchedBatch, Wanted, acknowledgements
-from tests.share.test_share_failover import SETTINGS, Shared
+from tests.share.test_share_failover import Shared
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
 from tests.support.raw_requests import Requests, ask_for, records_of
 from tests.support.raw_transactions import RawProducer
-from tests.support.replicating import Brokers, brokers, until
+from tests.support.replicating import Brokers, until
 from tests.support.share_members import REJECT, RELEASE, ShareMember, configure
 from tests.support.waiting import eventually
 
@@ -183,15 +182,10 @@ def test_a_damaged_batch_goes_without_its_records() -> None:
 
 
 @pytest.fixture
-async def three(tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Brokers]:
+def three(three: Brokers, monkeypatch: pytest.MonkeyPatch) -> Brokers:
     monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(dead_letters, "LONGEST_PAUSE_S", 0.1)
-    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
-        await asyncio.to_thread(running.create, "t")
-        await running.running[1]._topic_changes.create_default(SHARE_STATE_TOPIC)
-        await until(lambda: all(SHARE_STATE_TOPIC in one._topics.metadata.topics for one in running.running.values()))
-        await asyncio.to_thread(running.produce, "t", 90)
-        yield running
+    return three
 
 
 async def test_another_broker_leads_their_topic(

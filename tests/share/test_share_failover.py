@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -16,11 +14,10 @@ from broker.server import BrokerServer
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, Wanted, acknowledgements
 from broker.share.share_partitions import SharePartition
-from tests.support.replicating import PARTITIONS, Brokers, brokers, until
+from tests.support.replicating import PARTITIONS, Brokers
 
 RECORDS = 1_500
 """Of one partition, that members share while brokers restart."""
-SETTINGS = {"share.coordinator.state.topic.num.partitions": "6", "replica.lag.time.max.ms": "2000"}
 
 
 class Shared:
@@ -67,16 +64,6 @@ class Shared:
             except BrokerError:
                 pass
             await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-async def three(tmp_path: Path, zookeeper: str) -> AsyncIterator[Brokers]:
-    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
-        await asyncio.to_thread(running.create, "t")
-        await running.running[1]._topic_changes.create_default(SHARE_STATE_TOPIC)
-        await until(lambda: all(SHARE_STATE_TOPIC in one._topics.metadata.topics for one in running.running.values()))
-        await asyncio.to_thread(running.produce, "t", 90)
-        yield running
 
 
 def fetch(share: SharePartition, member: str = "a") -> list[AcquiredRecords]:
