@@ -17,7 +17,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.records.control import ControlType, EndMarker
 from broker.replica.cluster_metadata import NO_LEADER
 
@@ -134,10 +134,7 @@ def _marker_fields(marker: EndMarker, tps: Sequence[TopicPartition]) -> dict[str
         "producer_id": marker.producer_id,
         "producer_epoch": marker.producer_epoch,
         "transaction_result": marker.control_type is ControlType.COMMIT,
-        "topics": [
-            {"name": name, "partition_indexes": indexes}
-            for name, indexes in by_topic((tp, tp.partition) for tp in tps).items()
-        ],
+        "topics": topic_rows(((tp, tp.partition) for tp in tps), partitions="partition_indexes"),
         "coordinator_epoch": marker.coordinator_epoch,
         "transaction_version": marker.transaction_version,
     }

@@ -19,7 +19,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.records.control import BUMPS_EPOCH
 
 _ADD_PARTITIONS_TO_TXN_VERSION = 5
@@ -96,10 +96,7 @@ async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping
                 "producer_id": asked.producer.producer_id,
                 "producer_epoch": asked.producer.epoch,
                 "verify_only": not asked.adds,
-                "topics": [
-                    {"name": name, "partitions": indexes}
-                    for name, indexes in by_topic((tp, tp.partition) for tp in asked.partitions).items()
-                ],
+                "topics": topic_rows((tp, tp.partition) for tp in asked.partitions),
             }
             for asked in questions
         ]
