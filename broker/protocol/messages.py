@@ -23,7 +23,8 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, fields_of
-from broker.protocol.struct_codec import Reader, Writer, read_varint, reader, skip_tags, writer
+from broker.protocol.struct_reader import Reader, read_varint, reader, skip_tags
+from broker.protocol.struct_writer import Writer, writer
 from broker.protocol.wire import nullable_string
 
 _PREFIX = struct.Struct(">hhi")

@@ -1,11 +1,9 @@
-"""Reads and writes the structs of messages with functions that are compiled from kio's classes, once for each struct.
+"""Reads the structs of messages with functions that are compiled from kio's classes, once for each struct.
 
 kio's own readers reserve memory for any array length that a frame announces, and abort the process if there is too
 little. These check every length against the end before they use it. They ignore tagged fields that the schema does not
 know, as KIP-482 wants it, and give the `records` of a message as a view of the buffer. A struct becomes a named tuple
-with kio's field names. A writer takes a mapping by these names: fields that the struct lacks are ignored, missing ones
-get the schema's default or zero. Tests compare both with kio's. What a `Table` declares is read as its class, and
-written from an object of that class, or from a tuple.
+with kio's field names; what a `Table` declares becomes an object of its class. Tests compare both with kio's.
 
 Generated functions are as fast as written ones, because neighbours of fixed size are one `struct` call, as in:
 
@@ -31,20 +29,15 @@ from typing import Any, Final, TypeAlias
 
 from broker.errors import ErrorCode
 from broker.protocol.entities import Field, Table, fields_of
-from broker.protocol.wire import unsigned_varint
 
 Reader: TypeAlias = Callable[[Any, int, int], tuple[Any, int]]
 """(data, position, end) -> (the struct, where it ends). Raises ValueError, LookupError, OverflowError,
 struct.error."""
 
-Writer: TypeAlias = Callable[[Callable[[Any], None], Any], None]
-"""(append of a list of bytes, `get` of a mapping or the object of a table): appends the struct, piece by piece."""
+EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
+NO_ID: Final = bytes(16)
 
-_EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
-_MS: Final = datetime.timedelta(milliseconds=1)
-_NO_ID: Final = bytes(16)
-
-_FORMATS: Final = {
+FORMATS: Final = {
     "bool": "B",
     "int8": "b",
     "int16": "h",
@@ -62,7 +55,7 @@ _FORMATS: Final = {
 """The types of fixed size."""
 
 
-class _Code:
+class StructCode:
     """A function for one struct in the making, and the names that it uses."""
 
     def __init__(self, head: str, names: Mapping[str, Any], entity: Any) -> None:
@@ -74,7 +67,7 @@ class _Code:
         self.flexible: bool = entity.__flexible__
         self.plain = [field for field in fields if field.tag is None]
         self.tagged = sorted([field for field in fields if field.tag is not None], key=lambda field: field.tag or 0)
-        self.ends_fixed = bool(self.plain) and _is_fixed(self.plain[-1])
+        self.ends_fixed = bool(self.plain) and is_fixed(self.plain[-1])
 
     def add(self, *lines: str) -> None:
         self._lines += ["    " * self._depth + line for line in lines]
@@ -96,20 +89,17 @@ class _Code:
         return self._names["run"]
 
 
-def _is_fixed(field: Field) -> bool:
-    return not field.is_array and field.kafka_type in _FORMATS
+def is_fixed(field: Field) -> bool:
+    return not field.is_array and field.kafka_type in FORMATS
 
 
 def _layout(fields: Iterable[Field], behind: str) -> struct.Struct:
-    return struct.Struct(">" + "".join(_FORMATS[field.kafka_type] for field in fields) + behind)
+    return struct.Struct(">" + "".join(FORMATS[field.kafka_type] for field in fields) + behind)
 
 
-def _length_bytes(field: Field) -> int:
+def length_bytes(field: Field) -> int:
     """Of a string or bytes, where lengths are not compact."""
     return 2 if field.kafka_type == "string" else 4
-
-
-# --- reading
 
 
 @functools.lru_cache(maxsize=4096)
@@ -118,12 +108,12 @@ def _timedelta(milliseconds: int) -> datetime.timedelta:
 
 
 def _datetime(milliseconds: int) -> datetime.datetime | None:
-    return None if milliseconds == -1 else _EPOCH + datetime.timedelta(milliseconds=milliseconds)
+    return None if milliseconds == -1 else EPOCH + datetime.timedelta(milliseconds=milliseconds)
 
 
 @functools.lru_cache(maxsize=4096)
 def _uuid(raw: bytes) -> uuid.UUID | None:
-    return None if raw == _NO_ID else uuid.UUID(bytes=raw)
+    return None if raw == NO_ID else uuid.UUID(bytes=raw)
 
 
 def read_varint(data: Any, at: int) -> tuple[int, int]:
@@ -196,7 +186,7 @@ _READ_NAMES: Final[Mapping[str, Any]] = {
 def reader(entity: Any) -> Reader:
     """The reader of kio's class `entity`, or of a table."""
     code = _ReaderCode("data, at, end", _READ_NAMES, entity)
-    for fixed, run in itertools.groupby(code.plain, _is_fixed):
+    for fixed, run in itertools.groupby(code.plain, is_fixed):
         if fixed:
             code.fixed(list(run))
         else:
@@ -220,7 +210,7 @@ def _from_wire(field: Field) -> str:
     return f"{field.kafka_type}(v_{field.name})" if field.kafka_type in _CONVERTERS else f"v_{field.name}"
 
 
-class _ReaderCode(_Code):
+class _ReaderCode(StructCode):
     """Reads `data` from `at` on. The field `name` goes into the variable `v_name`."""
 
     def fixed(self, run: list[Field]) -> None:
@@ -252,12 +242,12 @@ class _ReaderCode(_Code):
                 self.add("at += 1")
                 read += " if data[at - 1] < 0x80 else (None, at)"
             self.add(f"{to}, at = {read}")
-        elif field.kafka_type in _FORMATS:
+        elif field.kafka_type in FORMATS:
             layout = _layout([field], "")
             self.add(f"(v_{field.name},) = {self.name(layout.unpack_from)}(data, at)", f"at += {layout.size}")
             self.add(f"{to} = {_from_wire(field)}")
         else:
-            self._length(_length_bytes(field))
+            self._length(length_bytes(field))
             with self.block("if n < 0:"):
                 self.add(f"if n < -1 or not {may_be_null}:", f"    refuse_null({field.name!r}, n)", f"{to} = None")
             with self.block("else:"):
@@ -265,8 +255,8 @@ class _ReaderCode(_Code):
                 self.add(f"{to} = {_TEXTS[field.kafka_type]}")
 
     def _array(self, field: Field) -> None:
-        to, row = f"v_{field.name}", _row_layout(field)
-        size = row.size if row is not None else struct.calcsize(_FORMATS.get(field.kafka_type, "b"))
+        to, row = f"v_{field.name}", row_layout(field)
+        size = row.size if row is not None else struct.calcsize(FORMATS.get(field.kafka_type, "b"))
         self._length(4)
         self.add(f"{to}, after = (), at + n * {size}")
         with self.block("if n < 0:"):
@@ -278,8 +268,8 @@ class _ReaderCode(_Code):
             with self.block(f"elif n{no_tags}:"):
                 self._rows(field, to, row)
         with self.block("elif n:"):
-            if field.kafka_type in _FORMATS and field.kafka_type not in _CONVERTERS:
-                self.add(f"{to}, at = unpack_from(f'>{{n}}{_FORMATS[field.kafka_type]}', data, at), after")
+            if field.kafka_type in FORMATS and field.kafka_type not in _CONVERTERS:
+                self.add(f"{to}, at = unpack_from(f'>{{n}}{FORMATS[field.kafka_type]}', data, at), after")
                 return
             self.add("elements = []")
             with self.block("for _ in range(n):"):
@@ -325,10 +315,10 @@ class _ReaderCode(_Code):
         self.add(f"return {made}, at")
 
 
-def _row_layout(field: Field) -> struct.Struct | None:
+def row_layout(field: Field) -> struct.Struct | None:
     """How to unpack an element whose fields are all of fixed size; its tags must be empty."""
     inner = fields_of(field.struct) if field.struct is not None else ()
-    if not inner or not all(_is_fixed(one) and one.tag is None for one in inner) or not _is_whole(field.struct):
+    if not inner or not all(is_fixed(one) and one.tag is None for one in inner) or not _is_whole(field.struct):
         return None
     return _layout(inner, "x" * field.struct.__flexible__)
 
@@ -346,220 +336,3 @@ def _default_body(field: Field) -> Any:
     if dataclasses.is_dataclass(field.default):
         return _body_class(field.struct)(*(getattr(field.default, f.name) for f in fields_of(field.struct)))
     return field.default
-
-
-# --- writing
-
-
-def _timedelta_ms(value: Any) -> int:
-    return value if isinstance(value, int) else value // _MS
-
-
-def _datetime_ms(value: Any) -> int:
-    if value is None:
-        return -1
-    return max(value, -1) if isinstance(value, int) else (value - _EPOCH) // _MS
-
-
-def _uuid_bytes(value: uuid.UUID | None) -> bytes:
-    return _NO_ID if value is None else value.bytes
-
-
-_TO_WIRE: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "bool": bool,
-    "timedelta_i32": _timedelta_ms,
-    "timedelta_i64": _timedelta_ms,
-    "datetime_i64": _datetime_ms,
-    "uuid": _uuid_bytes,
-    "some_uuid": _uuid_bytes,
-}
-_ZEROS: Final[Mapping[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False, "float64": 0.0}
-
-_WRITE_NAMES: Final[Mapping[str, Any]] = {
-    **_TO_WIRE,
-    "unsigned_varint": unsigned_varint,
-    "short": [unsigned_varint(length) for length in range(129)],
-    "int16": struct.Struct(">h").pack,
-    "int32": struct.Struct(">i").pack,
-    "pack": struct.pack,
-    "join": b"".join,
-}
-
-
-def encode(entity: Any, values: Mapping[str, Any]) -> bytes:
-    pieces: list[Any] = []
-    writer(entity)(pieces.append, values.get)
-    return b"".join(pieces)
-
-
-@functools.cache
-def writer(entity: Any) -> Writer:
-    """The writer of kio's class `entity`, or of a table."""
-    code = _WriterCode("put, get", _WRITE_NAMES, entity)
-    code.fields()
-    write: Writer = code.compiled()
-    return write
-
-
-@functools.cache
-def encoder(table: Table, head: bytes = b"") -> Callable[[Any], bytes]:
-    """A function that gives the bytes of an object behind `head`."""
-    code = _WriterCode("get", _WRITE_NAMES, table, head)
-    code.is_flat = not code.flexible and all(
-        _is_fixed(field) or (field.kafka_type == "string" and not (field.is_array or field.optional))
-        for field in code.plain
-    )
-    if not code.is_flat:
-        code.add("pieces = []", "put = pieces.append")
-    code.fields()
-    code.add(f"return {' + '.join(code.pieces)}" if code.is_flat else "return join(pieces)")
-    encode: Callable[[Any], bytes] = code.compiled()
-    return encode
-
-
-def _default_value(field: Field) -> Any:
-    """What a missing field has, as a caller would give it."""
-    if dataclasses.is_dataclass(field.default):
-        return {f.name: getattr(field.default, f.name) for f in fields_of(field.struct)}
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    if field.is_array:
-        return ()
-    if field.optional:
-        return None
-    return {} if field.struct is not None else _ZEROS.get(field.kafka_type, 0)
-
-
-class _WriterCode(_Code):
-    """Puts the fields that `get` finds. Neighbours of fixed size are put together, with the length behind them."""
-
-    def __init__(self, head: str, names: Mapping[str, Any], entity: Any, begins: bytes = b"") -> None:
-        super().__init__(head, names, entity)
-        self._run = [(f"{len(begins)}s", repr(begins))] if begins else []
-        """Of fixed size, and not yet put: (format, argument)."""
-        self.is_flat = False
-        """Nothing is put: the struct is the sum of the variables `pieces`, because that is faster for a few."""
-        self.pieces: list[str] = []
-
-    def fields(self) -> None:
-        if isinstance(self.entity, Table) and self.entity.is_tuple:
-            self.add(f"{''.join(f'v_{name}, ' for name in self.entity.columns)} = get")
-        for field in self.plain:
-            if _is_fixed(field):
-                self.fixed(field)
-            else:
-                self.field(field)
-        self.tags()
-
-    def put(self, value: str = "") -> None:
-        """Put what is of fixed size before, then the value."""
-        if self._run:
-            layout = struct.Struct(">" + "".join(kind for kind, _ in self._run))
-            values, self._run = ", ".join(argument for _, argument in self._run if argument), []
-            self.put(f"{self.name(layout.pack)}({values})")
-        if value and self.is_flat:
-            self.pieces.append(f"piece_{len(self.pieces)}")
-            self.add(f"{self.pieces[-1]} = {value}")
-        elif value:
-            self.add(f"put({value})")
-
-    def fixed(self, field: Field) -> None:
-        """Behind the last, too, that there are no tagged fields, if the struct knows none."""
-        self._run.append((_FORMATS[field.kafka_type], self._converted(field, self._got(field))))
-        if self.flexible and not self.tagged and field is self.plain[-1]:
-            self._run.append(("x", ""))
-
-    def field(self, field: Field) -> None:
-        """A field of another type, or a tagged one of any type."""
-        self.add(f"value = {self._got(field)}")
-        if not field.optional:
-            self._value(field)
-            return
-        is_struct = field.struct is not None and not field.is_array
-        width = 4 if field.is_array else _length_bytes(field)
-        null = b"\xff" * (1 if is_struct else width) if is_struct or not self.flexible else b"\0"
-        self.put()
-        with self.block("if value is None:"):
-            self.put(repr(null))
-        with self.block("else:"):
-            if is_struct:
-                self.put("b'\\x01'")
-            self._value(field)
-
-    def tags(self) -> None:
-        if not self.tagged:
-            self.put("b'\\0'" if self.flexible and not self.ends_fixed else "")
-            self.add("pass")
-            return
-        self.put()
-        self.add("tags = []", "outer = put")
-        for field in self.tagged:
-            self._tag(field)
-        self.add("outer(short[len(tags)] + join(tags) if tags else b'\\0')")
-
-    def _tag(self, field: Field) -> None:
-        default = _default_value(field)
-        left_out = encode(field.struct, default) if isinstance(default, Mapping) else None
-        tag = unsigned_varint(field.tag or 0)
-        self.add(f"value = {self._got(field)}")
-        condition = "value" if field.is_array else f"value is not None and value != {self.name(default)}"
-        with self.block(f"if {condition}:"):
-            if _is_fixed(field):
-                layout = struct.Struct(f">{len(tag)}sB{_FORMATS[field.kafka_type]}")
-                size = layout.size - len(tag) - 1
-                self.add(f"tags.append({self.name(layout.pack)}({tag!r}, {size}, {self._converted(field, 'value')}))")
-                return
-            self.add("held = []", "put = held.append")
-            if field.optional and isinstance(field.struct, Table):
-                self.put("b'\\x01'")
-            self._value(field)
-            self.put()
-            self.add("held = join(held)", f"if held != {left_out!r}:")
-            self.add(f"    tags.append({tag!r} + unsigned_varint(len(held)) + held)")
-
-    def _got(self, field: Field) -> str:
-        if not isinstance(self.entity, Table):
-            return f"get({field.name!r}, {self.name(_default_value(field))})"
-        got = f"v_{field.name}" if self.entity.is_tuple else f"get.{field.name}"
-        return f"{self.name(field.wire.write)}({got})" if field.wire.write else got
-
-    def _converted(self, field: Field, value: str) -> str:
-        return f"{field.kafka_type}({value})" if field.kafka_type in _TO_WIRE else value
-
-    def _length(self, width: int, of: str) -> None:
-        if self.flexible:
-            self.put()
-            self.add(f"n = len({of}) + 1", "put(short[n] if n < 129 else unsigned_varint(n))")
-        else:
-            self._run.append(("h" if width == 2 else "i", f"len({of})"))
-
-    def _value(self, field: Field) -> None:
-        """`value`, which is not null."""
-        if not field.is_array:
-            self._element(field, "value")
-            return
-        self._length(4, "value")
-        self.put()
-        if field.kafka_type in _FORMATS and field.kafka_type not in _TO_WIRE:
-            self.put(f"pack(f'>{{len(value)}}{_FORMATS[field.kafka_type]}', *value)")
-            return
-        row = _row_layout(field) if isinstance(field.struct, Table) else None
-        if row is not None and not any(one.kafka_type in _TO_WIRE for one in fields_of(field.struct)):
-            self.put(f"join([{self.name(row.pack)}(*item) for item in value])")
-            return
-        with self.block("for item in value:"):
-            self._element(field, "item")
-            self.put()
-
-    def _element(self, field: Field, value: str) -> None:
-        if field.struct is not None:
-            given = value if isinstance(field.struct, Table) else f"{value}.get"
-            self.put()
-            self.add(f"{self.name(writer(field.struct))}(put, {given})")
-        elif field.kafka_type in _FORMATS:
-            self._run.append((_FORMATS[field.kafka_type], self._converted(field, value)))
-        else:
-            if field.kafka_type == "string":
-                self.add(f"{value} = {value}.encode()")
-            self._length(_length_bytes(field), value)
-            self.put(value)
