@@ -30,19 +30,26 @@ class Features:
         self._calls = calls
         self._topics = topics
         self.finalized = FinalizedFeatures()
+        self._on_lower: Callable[[], None] = lambda: None
 
     async def load(self) -> None:
         """Read what is finalized. Raises BrokerError."""
         self.finalized = await self._calls(read_features, self._store)
 
-    def start(self, on_change: Callable[[], None]) -> Watch:
-        """Follow what is finalized. `on_change` is called when that has changed."""
+    def start(self, on_change: Callable[[], None], on_lower: Callable[[], None]) -> Watch:
+        """Follow what is finalized. `on_change` is called when that has changed, `on_lower` when one is taken back."""
+        self._on_lower = on_lower
 
         def note(data: bytes | None, stat: NodeStat | None) -> None:
-            self.finalized = decode_features(data, stat)
+            self._adopt(decode_features(data, stat))
             on_change()
 
         return self._store.watch_data(znodes.FEATURE, on_loop(note))
+
+    def _adopt(self, finalized: FinalizedFeatures) -> None:
+        before, self.finalized = self.finalized.versions, finalized
+        if any(finalized.versions.get(name, 0) < level for name, level in before.items()):
+            self._on_lower()
 
     @property
     def is_due(self) -> bool:
@@ -54,7 +61,7 @@ class Features:
         if self.is_due:
             versions, epoch = self._wanted(), self.finalized.epoch
             if await self._calls(write_features, self._store, versions, epoch, controller_version=controller_version):
-                self.finalized = FinalizedFeatures(versions, epoch + 1)
+                self._adopt(FinalizedFeatures(versions, epoch + 1))
 
     def _wanted(self) -> dict[str, int]:
         """A version is raised only while no broker with replicas is down: it may come back with an earlier release."""

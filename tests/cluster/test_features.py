@@ -17,12 +17,14 @@ from broker.client.transaction_requests import transaction_version
 from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.replica.cluster_metadata import BrokerInfo, PartitionInfo
 from broker.zookeeper import znodes
 from broker.zookeeper.cluster_store import ClusterStore
 from broker.zookeeper.feature_node import FinalizedFeatures, read_features, write_features
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
+from tests.support.raw_requests import Requests
 from tests.support.replicating import Brokers
 from tests.support.waiting import eventually
 
@@ -135,10 +137,31 @@ async def test_a_rolling_upgrade_ends_with_the_feature_and_a_broker_that_lacks_i
         assert await asyncio.to_thread(told) == {0}
     await restart(1, is_old=False)
     await asyncio.to_thread(eventually, lambda: told() == {2})
-    await restart(2, is_old=True)
-    await asyncio.to_thread(eventually, lambda: told() == {0})
+    address = rolling.addresses[1]["PLAINTEXT"]
+    with Requests(address) as at_work, Requests(address) as other:
+        await asyncio.to_thread(_end_transaction, at_work)
+        await restart(2, is_old=True)
+        await asyncio.to_thread(eventually, lambda: told() == {0})
+        assert await asyncio.to_thread(_is_hung_up_on, at_work), "it uses version 2 as long as it stays connected"
+        await asyncio.to_thread(other.ask, ApiKey.METADATA, {"topics": ()})
+    with Requests(address) as anew:
+        await asyncio.to_thread(_end_transaction, anew)
     await restart(2, is_old=False)
     await asyncio.to_thread(eventually, lambda: told() == {2})
+
+
+def _end_transaction(ask: Requests) -> None:
+    """With a request of version 2, of whoever."""
+    end = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "committed": True}
+    assert ask.ask(ApiKey.END_TXN, end, 5).error_code is not ErrorCode.none
+
+
+def _is_hung_up_on(ask: Requests) -> bool:
+    try:
+        _end_transaction(ask)
+    except ConnectionError:
+        return True
+    return False
 
 
 def _version_at(address: str) -> int:
