@@ -78,7 +78,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         config: GroupSettings,
         partitions: int,
         *,
-        leads: Callable[[int], Awaitable[bool]] | None = None,
+        leads: Callable[[int], Awaitable[bool | None]] | None = None,
         topics: Callable[[], Topics] = dict,
         config_of: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
     ) -> None:
@@ -393,9 +393,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         With `require_stable` the offsets are at least as new as when the request came: who copies in transactions
         continues from them. Without it they are read from memory, as in Kafka.
         """
-        if require_stable and self._leads is not None:
-            partition = self.partition_for(group_id)
-            if self.coordinates(partition) and not await self._leads(partition):
+        leads: bool | None = True
+        if require_stable and self._leads is not None and self.coordinates(partition := self.partition_for(group_id)):
+            leads = await self._leads(partition)
+            if leads is False or (leads is None and partitions is None):
                 return FetchReply(ErrorCode.not_coordinator, {})
         shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
@@ -410,7 +411,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         offsets = group.offsets.all() if partitions is None else group.offsets.of(partitions)
         if not require_stable:
             return FetchReply(ErrorCode.none, offsets)
-        unstable = frozenset(filter(group.offsets.is_unstable, offsets))
+        # Clients ask again for what is not stable. After NOT_COORDINATOR librdkafka never reads these partitions.
+        unstable = frozenset(offsets if leads is None else filter(group.offsets.is_unstable, offsets))
         if unstable:
             offsets = {tp: NO_OFFSET if tp in unstable else offset for tp, offset in offsets.items()}
         return FetchReply(ErrorCode.none, offsets, unstable)
