@@ -116,7 +116,7 @@ class ConsumerGroup(ModernGroup):
             return None
         if len(draft.members) > self.config.group_max_size:
             return None
-        classic = as_classic(self.group_id, self.config, self.offsets, draft, self.topics, now)
+        classic = as_classic(self, draft, self.topics, now)
         if classic is None:
             return None
         return classic, lambda: [*((key, None) for key in self.stored_keys()), *classic.generation_records(now)]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_members
-from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Now
-from broker.coordinator.group_offsets import GroupOffsets
+from broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Now
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition, Topics
@@ -97,16 +95,9 @@ def has_left_for_classic(before: ConsumerMembership, after: ConsumerMembership) 
     return any(member.subscription.classic is None for member in before.members.values())
 
 
-def as_classic(
-    group_id: str,
-    config: GroupSettings,
-    offsets: GroupOffsets,
-    membership: ConsumerMembership,
-    topics: Topics,
-    now: Now,
-) -> ClassicGroup | None:
+def as_classic(before: Group, membership: ConsumerMembership, topics: Topics, now: Now) -> ClassicGroup | None:
     """The classic group of members that all use the classic protocol. None if they have no assignor in common."""
-    group = ClassicGroup(group_id, config, now.wall_ms, offsets)
+    group = ClassicGroup(before.group_id, before.config, now.wall_ms, before.offsets)
     for member in membership.members.values():
         said = member.subscription
         assert said.classic is not None

@@ -143,6 +143,17 @@ def test_a_heartbeat_that_changes_nothing_stores_nothing(driver: Driver) -> None
     assert not driver.held
 
 
+def test_a_heartbeat_that_changes_nothing_needs_no_batch_also_during_an_append(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epoch = joined(driver).member_epoch
+    driver.hold = True
+    driver.beat("other", 0, "a")
+    monkeypatch.setattr(ShareMembership, "draft", None)
+    reply = driver.beat("m", epoch, keep=True)
+    assert (reply.error, reply.member_epoch, reply.assignment) == (ErrorCode.none, epoch, None)
+
+
 def test_more_members_than_partitions_share_them(driver: Driver) -> None:
     joined(driver, "m0", "b")
     for index in range(1, 4):
