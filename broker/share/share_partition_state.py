@@ -180,8 +180,6 @@ class SharePartitionState:
         """Of the write under way, or of the next one."""
         self._is_start_due = stored.start_offset < 0
         """Whether the start must be stored without delay."""
-        self._may_archive = False
-        """Whether anything may be archiving."""
         for batch in sorted(stored.state_batches):
             last = min(batch.last_offset, log_end - 1)
             first = max(batch.first_offset, self.end_offset)
@@ -190,7 +188,6 @@ class SharePartitionState:
                 state = RecordState(batch.delivery_state) if batch.delivery_state in known else RecordState.AVAILABLE
                 self._extend(first - 1, RecordState.AVAILABLE)
                 self._extend(last, state, batch.delivery_count)
-                self._may_archive |= state is RecordState.ARCHIVING
         self.log_start_moved(log_start)
         self.set_limits(limits)
 
@@ -345,7 +342,6 @@ class SharePartitionState:
         if state is RecordState.ARCHIVING and not self.limits.has_dead_letters:
             state = RecordState.ARCHIVED
         run.state, run.is_rejected = state, is_rejected and state is RecordState.ARCHIVING
-        self._may_archive |= state is RecordState.ARCHIVING
         run.write = self._write_number + (self._writing is not None)
 
     # --- time, the log and the settings ------------------------------------------------------------
@@ -379,15 +375,11 @@ class SharePartitionState:
 
         Why is not stored: after a failover, what was not delivered as often as is allowed counts as rejected.
         """
-        if not self._may_archive:
-            return []
-        archiving = [run for run in self._runs if run.state is RecordState.ARCHIVING]
-        self._may_archive = bool(archiving)
         limit = self.limits.delivery_count_limit
         return [
             DeadLetters(run.first, run.last, run.count, run.is_rejected or run.count < limit)
-            for run in archiving
-            if not run.write and not run.member
+            for run in self._runs
+            if run.state is RecordState.ARCHIVING and not run.write and not run.member
         ]
 
     def dead_letters_ended(self, first: int, last: int) -> None:
