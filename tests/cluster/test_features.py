@@ -21,7 +21,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.replica.cluster_metadata import BrokerInfo, PartitionInfo
 from broker.zookeeper import znodes
 from broker.zookeeper.cluster_store import ClusterStore
-from broker.zookeeper.feature_node import FeatureNode, FinalizedFeatures
+from broker.zookeeper.feature_node import FinalizedFeatures, read_features, write_features
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
 from tests.support.raw_requests import Requests
@@ -76,16 +76,16 @@ def test_a_broker_node_of_an_earlier_release_has_no_features() -> None:
 def test_the_node_is_written_by_the_controller_alone_and_its_version_is_the_epoch(
     zk: MetadataStore, registry: Registry
 ) -> None:
-    node, controller = FeatureNode(zk), registry.controller.epoch().version
-    assert node.read() == FinalizedFeatures({}, -1)
-    assert node.write(BOTH, -1, controller_version=controller)
-    assert node.read() == FinalizedFeatures(BOTH, 0)
-    assert not node.write({}, -1, controller_version=controller)
-    assert not node.write({}, 5, controller_version=controller)
-    assert node.write({}, 0, controller_version=controller)
-    assert node.read() == FinalizedFeatures({}, 1)
+    controller = registry.controller.epoch().version
+    assert read_features(zk) == FinalizedFeatures({}, -1)
+    assert write_features(zk, BOTH, -1, controller_version=controller)
+    assert read_features(zk) == FinalizedFeatures(BOTH, 0)
+    assert not write_features(zk, {}, -1, controller_version=controller)
+    assert not write_features(zk, {}, 5, controller_version=controller)
+    assert write_features(zk, {}, 0, controller_version=controller)
+    assert read_features(zk) == FinalizedFeatures({}, 1)
     with pytest.raises(BrokerError) as refused:
-        node.write(BOTH, 1, controller_version=controller + 1)
+        write_features(zk, BOTH, 1, controller_version=controller + 1)
     assert refused.value.code is ErrorCode.not_controller
 
 
@@ -102,7 +102,7 @@ def test_the_node_is_written_by_the_controller_alone_and_its_version_is_the_epoc
 )
 def test_any_content_of_the_node_is_read(zk: MetadataStore, data: bytes, versions: dict[str, int]) -> None:
     zk.create(znodes.FEATURE, data)
-    assert FeatureNode(zk).read() == FinalizedFeatures(versions, 0)
+    assert read_features(zk) == FinalizedFeatures(versions, 0)
 
 
 @pytest.fixture
