@@ -357,6 +357,7 @@ class BrokerServer:
             restored,
             others,
             self._group_configs.of,
+            self._is_store_connected,
         )
         self._on_stop(self._coordinators.close)
         self._on_stop(self._topics.close)  # what the coordinators wait for would not end before that

@@ -56,13 +56,15 @@ class Coordinators:
         restored: Restored | None = None,
         others: Mapping[str, ShardedCoordinator[Any]] | None = None,
         config_of_group: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
+        is_store_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         """`connect` makes connections to other brokers. `restored`: offsets of groups that the log may lack. `others`:
-        coordinators of a layer above, by their internal topics. `config_of_group`: the settings in force of a group."""
+        coordinators of a layer above, by their internal topics. `config_of_group`: the settings in force of a group.
+        `is_store_connected`: whether ZooKeeper answers."""
         self._topics = topics
         self._tasks = BackgroundTasks()
         offsets = LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock, restored)
-        self._read_index = ReadIndex(topics, config.broker_id, connect)
+        self._read_index = ReadIndex(topics, config.broker_id, connect, is_store_connected)
         self.groups = GroupCoordinator(
             offsets,
             clock,

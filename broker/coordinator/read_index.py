@@ -10,7 +10,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.cluster.metadata_cache import MetadataCache
@@ -39,14 +39,23 @@ class _Claim(NamedTuple):
 class ReadIndex:
     """Asks other brokers whether they know of a later leader."""
 
-    def __init__(self, topics: MetadataCache, broker_id: int, connect: Connect) -> None:
+    def __init__(
+        self,
+        topics: MetadataCache,
+        broker_id: int,
+        connect: Connect,
+        is_store_connected: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`is_store_connected`: whether ZooKeeper answers, which would tell this broker of another leader."""
         self._topics = topics
         self._broker_id = broker_id
         self._peers = PeerRequests(connect, _send)
+        self._is_store_connected = is_store_connected
         self._is_closed = False
 
     async def leads(self, tp: TopicPartition) -> bool | None:
-        """Whether this broker led the partition at a moment after the call. None when that cannot be said.
+        """Whether this broker led the partition at a moment after the call. When that cannot be said: None, or False
+        if ZooKeeper does not answer either, so that clients look for another coordinator.
 
         At once with a single in-sync replica: nobody else can be elected then.
         """
@@ -68,7 +77,7 @@ class ReadIndex:
             if ErrorCode.not_coordinator in codes:
                 return False
             await asyncio.sleep(_RETRY_S)
-        return None
+        return None if self._is_store_connected() else False
 
     def _others(self, partition: Partition) -> frozenset[int]:
         return frozenset() if partition.in_sync is None else partition.in_sync.largest_isr - {self._broker_id}

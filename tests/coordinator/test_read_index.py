@@ -74,6 +74,8 @@ async def test_without_an_answer_nothing_is_said(monkeypatch: pytest.MonkeyPatch
     cluster = Cluster(HERE, 2)
     cluster._connect = cluster.check._peers._connect = _refuse  # type: ignore[method-assign]
     assert await cluster.check.leads(TP) is None
+    cluster.check._is_store_connected = lambda: False
+    assert await cluster.check.leads(TP) is False
     cluster.is_led = False
     assert await cluster.check.leads(TP) is False
 
