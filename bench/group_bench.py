@@ -1,4 +1,4 @@
-"""What a group of a thousand members costs the broker, by the classic protocol and by that of KIP-848.
+"""What a group of a thousand members costs the broker: a classic, a consumer (KIP-848) and a share group.
 
 The clients are bare sockets in one thread, one for each member, and only the broker's CPU is counted. Members send the
 next heartbeat when all have an answer: a round stands for an interval of heartbeats, however long that is.
@@ -34,7 +34,11 @@ _VERSIONS = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 4}
 def run(scale: float = 1.0) -> list[Row]:
     """All rows; `scale` makes the groups smaller."""
     size = max(int(MEMBERS * scale), 10)
-    settings = {"group.initial.rebalance.delay.ms": "1000", "log.retention.check.interval.ms": "86400000"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "1000",
+        "log.retention.check.interval.ms": "86400000",
+        "group.share.max.size": "1000",
+    }
     rows = []
     with (
         tempfile.TemporaryDirectory() as directory,
@@ -42,10 +46,11 @@ def run(scale: float = 1.0) -> list[Row]:
     ):
         with Cluster(broker.bootstrap) as cluster:
             Admin(cluster).create_topic(TOPIC, size)
-            for kind in (_Classic, _New):
+            for kind in (_Classic, _New, _Share):
                 cluster.coordinator(kind.group)
         for kind in (_Classic, _New):
             rows += _measure(broker, kind, size)
+        rows += _measure(broker, _Share, size - 1)  # one more is as many as may be
     return rows
 
 
@@ -135,6 +140,25 @@ class _New(_Member):
         if answer.assignment is not None:
             rows = answer.assignment.topic_partitions
             self._owned = [{"topic_id": row.topic_id, "partitions": list(row.partitions)} for row in rows]
+
+
+class _Share(_Member):
+    group = "share"
+
+    def __init__(self, broker: BrokerProcess, number: int) -> None:
+        super().__init__(broker, number)
+        self._epoch = 0
+
+    def send(self) -> None:
+        body = {"group_id": self.group, "member_id": f"member-{self.number}", "member_epoch": self._epoch}
+        body |= {"subscribed_topic_names": [TOPIC] if self._epoch == 0 else None}
+        self.requests.send(ApiKey.SHARE_GROUP_HEARTBEAT, body, 1)
+
+    def take(self) -> None:
+        answer = self.requests.receive(ApiKey.SHARE_GROUP_HEARTBEAT, 1)
+        assert answer.error_code is ErrorCode.none, answer
+        self.settled = answer.assignment is None and self._epoch == answer.member_epoch
+        self._epoch = int(answer.member_epoch)
 
 
 def _measure(broker: BrokerProcess, kind: type[_Member], size: int) -> list[Row]:

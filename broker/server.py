@@ -436,7 +436,7 @@ class BrokerServer:
             self._election, self._cluster, self._topics, self._dynamic, self._detector, metrics, features
         )
         self._on_stop_blocking(self._controller.start().cancel)
-        self._on_stop_blocking(self._features.start(self._controller.look_at_all).cancel)
+        self._on_stop_blocking(self._features.start(self._controller.look_at_all, self._listeners.outdate).cancel)
         self._reassignments = PartitionReassignments(self._controller, self._topics, self._cluster)
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from broker.tools.dashboard import dashboard
+from broker.tools.broker import app
 from pykafka_ui.app import GroupMetrics
 from pykafka_ui.snapshot import Snapshot
 from tests.support.requirements import give_up
@@ -32,7 +33,7 @@ def served() -> set[str]:
 
 
 def panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(dashboard())["panels"]
+    found: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["config", "dashboard.json"]).output)["panels"]
     return found
 
 

@@ -20,7 +20,7 @@ from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import ADD_PARTITIONS_AS_BROKER, ADD_PARTITIONS_TOPIC, ADD_PARTITIONS_TRANSACTION
 from broker.protocol.topic_names import INTERNAL_TOPICS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.records.control import BUMPS_EPOCH
 
 MAX_CACHED_PARTITIONS = 16
@@ -102,8 +102,6 @@ def _refused(
     return {tp: errors.get(tp, ErrorCode.operation_not_attempted) for tp in partitions} if errors else {}
 
 
-def _results(codes: Codes) -> list[Fields]:
-    topics = by_topic(
-        (tp, {"partition_index": tp.partition, "partition_error_code": code}) for tp, code in codes.items()
-    )
-    return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]
+def _results(codes: Codes) -> Sequence[Fields]:
+    rows = ((tp, {"partition_index": tp.partition, "partition_error_code": code}) for tp, code in codes.items())
+    return topic_rows(rows, partitions="results_by_partition")

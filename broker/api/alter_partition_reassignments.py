@@ -11,7 +11,7 @@ from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError
 from broker.protocol.messages import field
 from broker.protocol.permissions import ALTER_REASSIGNMENTS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -32,9 +32,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             raise refused
     except BrokerError as error:
         failed = error
-    answers = by_topic((tp, {"partition_index": tp.partition, **outcome(error)}) for tp, error in results.items())
+    rows = ((tp, {"partition_index": tp.partition, **outcome(error)}) for tp, error in results.items())
     return {
         "allow_replication_factor_change": may_change_factor,
         **outcome(failed),
-        "responses": [{"name": name, "partitions": found} for name, found in answers.items()],
+        "responses": topic_rows(rows),
     }

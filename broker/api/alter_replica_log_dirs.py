@@ -12,7 +12,7 @@ from pathlib import Path
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.permissions import ALTER_LOG_DIRS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         for index in topic.partitions
     ]
     codes = ((tp, _place(context, tp, path) if allowed else ALTER_LOG_DIRS.code) for tp, path in asked)
-    results = by_topic((tp, {"partition_index": tp.partition, "error_code": code}) for tp, code in codes)
-    return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
+    rows = ((tp, {"partition_index": tp.partition, "error_code": code}) for tp, code in codes)
+    return {"results": topic_rows(rows, topic="topic_name")}
 
 
 def _place(context: ApiContext, tp: TopicPartition, wanted: str) -> ErrorCode:

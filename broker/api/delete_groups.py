@@ -9,24 +9,20 @@ from broker.protocol.permissions import DELETE_GROUPS_GROUP
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each group succeeds or fails alone."""
-    names = request.body.groups_names
-    allowed = [name for name in dict.fromkeys(names) if context.allows(client, DELETE_GROUPS_GROUP, name)]
-    refused = dict.fromkeys(set(names) - set(allowed), DELETE_GROUPS_GROUP.code)
-    for name in tuple(allowed):
-        try:
-            context.groups.share_group(name)
-        except BrokerError:
-            continue  # it is of another kind, or its coordinator is another broker
-        code = await _delete_states(context, name)
-        if code is not ErrorCode.none:
-            allowed.remove(name)
-            refused[name] = code
-    results = {**refused, **await context.groups.delete_groups(allowed)}
+    results = {}
+    for name in dict.fromkeys(request.body.groups_names):
+        allowed = context.allows(client, DELETE_GROUPS_GROUP, name)
+        results[name] = await _delete_states(context, name) if allowed else DELETE_GROUPS_GROUP.code
+    results |= await context.groups.delete_groups(name for name, code in results.items() if code is ErrorCode.none)
     return {"results": [{"group_id": group_id, "error_code": error} for group_id, error in results.items()]}
 
 
 async def _delete_states(context: ApiContext, group_id: str) -> ErrorCode:
-    """Before a share group is deleted."""
+    """Before a share group is deleted. One of another kind or at another coordinator has none here."""
+    try:
+        context.groups.share_group(group_id)
+    except BrokerError:
+        return ErrorCode.none
     try:
         results = await context.share.states.delete(group_id)
     except BrokerError as error:

@@ -6,7 +6,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_records import TransactionMetadata
 from broker.errors import ErrorCode
 from broker.protocol.permissions import DESCRIBE_TRANSACTION, DESCRIBE_TRANSACTION_TOPIC
-from broker.protocol.topic_partition import by_topic
+from broker.protocol.topic_partition import topic_rows
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -27,7 +27,7 @@ def _describe(context: ApiContext, client: Client, transactional_id: str) -> Fie
             "producer_id": 0,
             "producer_epoch": 0,
         }
-    topics = by_topic(
+    rows = (
         (tp, tp.partition)
         for tp in sorted(found.partitions)
         if context.allows(client, DESCRIBE_TRANSACTION_TOPIC, tp.topic, asked=False)
@@ -40,5 +40,5 @@ def _describe(context: ApiContext, client: Client, transactional_id: str) -> Fie
         "transaction_start_time": found.start_ms,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
-        "topics": [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()],
+        "topics": topic_rows(rows, topic="topic"),
     }

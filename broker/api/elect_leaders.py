@@ -12,7 +12,7 @@ from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import ELECT_LEADERS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.replica.cluster_metadata import ClusterMetadata
 
 PREFERRED, UNCLEAN = 0, 1
@@ -57,10 +57,10 @@ async def _elect(context: ApiContext, errors: Mapping[TopicPartition, BrokerErro
 
 
 def _answer(code: ErrorCode, errors: Elected) -> Fields:
-    results = by_topic((tp, {"partition_id": tp.partition, **outcome(error)}) for tp, error in errors.items())
+    rows = ((tp, {"partition_id": tp.partition, **outcome(error)}) for tp, error in errors.items())
     return {
         "error_code": code,
-        "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],
+        "replica_election_results": topic_rows(rows, topic="topic", partitions="partition_result"),
     }
 
 

@@ -18,12 +18,18 @@ from broker.protocol.messages import field
 from broker.protocol.permissions import FIND_GROUP, FIND_SHARE, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.replica.cluster_metadata import BrokerInfo
+from broker.security.acl_types import CLUSTER_NAME
 from broker.share.persister import SharePartitionKey
 
 GROUP = 0
 TRANSACTION = 1
 SHARE = 2
-_NEEDS = {GROUP: FIND_GROUP, TRANSACTION: FIND_TRANSACTION}
+_KINDS = {
+    GROUP: (FIND_GROUP, GROUP_OFFSETS_TOPIC),
+    TRANSACTION: (FIND_TRANSACTION, TRANSACTION_STATE_TOPIC),
+    SHARE: (FIND_SHARE, SHARE_STATE_TOPIC),
+}
+"""The right on the key, or on the cluster for a share partition, and where the coordinators store."""
 _FIRST_WITH_SHARE = 6
 
 LOAD_WAIT_S = 0.25
@@ -44,10 +50,10 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 async def _find(context: ApiContext, client: Client, kind: int, key: str, deadline: float) -> Fields:
     try:
-        if kind in _NEEDS:
-            context.check(client, _NEEDS[kind], key)
-        elif kind == SHARE:
-            context.check(client, FIND_SHARE)
+        if kind not in _KINDS:
+            text = f"key type {kind} is no group (0), transaction (1) or share partition (2)"
+            raise BrokerError(ErrorCode.invalid_request, text)
+        context.check(client, _KINDS[kind][0], CLUSTER_NAME if kind == SHARE else key)
         broker = await _coordinator(context, kind, key, deadline)
         at = broker.endpoint(client.listener)
         if at is None:
@@ -58,18 +64,11 @@ async def _find(context: ApiContext, client: Client, kind: int, key: str, deadli
 
 
 async def _coordinator(context: ApiContext, kind: int, key: str, deadline: float) -> BrokerInfo:
-    coordinator: ShardedCoordinator[Any]
-    if kind == GROUP:
-        topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups
-    elif kind == TRANSACTION:
-        topic, coordinator = TRANSACTION_STATE_TOPIC, context.transactions
-    elif kind == SHARE:
-        topic, coordinator = SHARE_STATE_TOPIC, context.share.coordinator
+    topic = _KINDS[kind][1]
+    coordinators: dict[int, ShardedCoordinator[Any]] = {GROUP: context.groups, TRANSACTION: context.transactions}
+    coordinator = coordinators.get(kind, context.share.coordinator)
+    if kind == SHARE:
         key = SharePartitionKey.parse(key).coordinator_key
-    else:
-        raise BrokerError(
-            ErrorCode.invalid_request, f"key type {kind} is no group (0), transaction (1) or share partition (2)"
-        )
     if topic not in context.topics.metadata.topics:
         try:
             await context.topic_changes.create_default(topic)

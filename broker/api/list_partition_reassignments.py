@@ -8,7 +8,7 @@ from __future__ import annotations
 from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import LIST_REASSIGNMENTS
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
@@ -23,17 +23,13 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
             TopicPartition(topic.name, index) for topic in request.body.topics for index in topic.partition_indexes
         }
         running = {tp: info for tp, info in running.items() if tp in asked}
-    found = by_topic(
-        (
-            tp,
-            {
-                "partition_index": tp.partition,
-                "replicas": info.replicas,
-                "adding_replicas": info.adding,
-                "removing_replicas": info.removing,
-            },
-        )
+    rows = {
+        tp: {
+            "partition_index": tp.partition,
+            "replicas": info.replicas,
+            "adding_replicas": info.adding,
+            "removing_replicas": info.removing,
+        }
         for tp, info in running.items()
-    )
-    topics = [{"name": name, "partitions": partitions} for name, partitions in found.items()]
-    return {**outcome(), "topics": topics}
+    }
+    return {**outcome(), "topics": topic_rows(rows.items())}

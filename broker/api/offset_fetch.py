@@ -16,7 +16,7 @@ from broker.coordinator.group_messages import NO_MEMBER, FetchingMember, FetchRe
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.permissions import FETCH_OFFSETS_GROUP, FETCH_OFFSETS_TOPIC
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 _IN_ZOOKEEPER = 0
 _FIRST_WITH_TOPIC_IDS = 10
@@ -80,7 +80,7 @@ async def _fetch(
     return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable, member=member), refused
 
 
-async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[Fields]:
+async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> Sequence[Fields]:
     """Each partition without an offset has an error, as in Kafka."""
     if not context.allows(client, FETCH_OFFSETS_GROUP, body.group_id):
         return _failed(body.topics, FETCH_OFFSETS_GROUP.code)
@@ -98,10 +98,10 @@ async def _of_zookeeper(context: ApiContext, client: Client, body: Any) -> list[
         else (tp, _no_offset(tp, missing if tp.topic in shown else FETCH_OFFSETS_TOPIC.code))
         for tp in asked
     ]
-    return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+    return topic_rows(answers)
 
 
-def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
+def _failed(topics: Sequence[Any], error: ErrorCode) -> Sequence[Fields]:
     """Versions 0 and 1 have no error for the group, so each partition has it."""
     return [
         {
@@ -112,7 +112,7 @@ def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
     ]
 
 
-def _topics(reply: FetchReply, refused: Mapping[TopicPartition, ErrorCode]) -> list[Fields]:
+def _topics(reply: FetchReply, refused: Mapping[TopicPartition, ErrorCode]) -> Sequence[Fields]:
     answers: list[tuple[TopicPartition, Fields]] = [
         (
             tp,
@@ -128,7 +128,7 @@ def _topics(reply: FetchReply, refused: Mapping[TopicPartition, ErrorCode]) -> l
     ]
     if reply.error is ErrorCode.none:
         answers += [(tp, _no_offset(tp, code)) for tp, code in refused.items()]
-    return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]
+    return topic_rows(answers)
 
 
 def _no_offset(tp: TopicPartition, error: ErrorCode) -> Fields:

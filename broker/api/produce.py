@@ -195,15 +195,18 @@ class _Produce:
                     if not check.run(cost):
                         self._unfinished.append(part)
                     cost -= check.cost
-                    if of_transaction and check.header.is_transactional:
+                    if of_transaction and (header := check.header).is_transactional:
+                        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+                        if not self._must_ask(producer, partition, header):
+                            continue
                         if self._request.version >= _FIRST_THAT_ADDS:
-                            self._begin_adding(part, partition, check.header, added)
+                            added.setdefault(producer, []).append(part)
                         else:
-                            self._ask_coordinator(part, partition, check.header)
+                            self._ask([part], producer, adds=False)
                 except BrokerError as error:
                     self._refuse(part, error, part.partition)
         for producer, parts in added.items():
-            self._add_partitions(producer, parts)
+            self._ask(parts, producer, adds=True)
 
     def _partition(self, tp: TopicPartition, topic_id: uuid.UUID | None, *, of_transaction: bool) -> Partition:
         """The partition, if the request may write to it."""
@@ -348,46 +351,36 @@ class _Produce:
         self._context.metrics.failed(ApiKey.PRODUCE, error.code)
         part.answer.update(error_code=error.code, error_message=error.message)
 
-    def _ask_coordinator(self, part: _Part, partition: Partition, header: BatchHeader) -> None:
-        """Ask another broker about the first records of a transaction in a partition."""
-        context, transactional_id = self._context, self._body.transactional_id
-        if not context.config.transaction_partition_verification_enable:
-            return
-        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        if context.verifier.is_local(transactional_id) or partition.has_open_transaction(*producer):
-            return
-        self._await_verdict([part], producer, context.verifier.ask(transactional_id, producer, part.tp))
+    def _must_ask(self, producer: ProducerIdAndEpoch, partition: Partition, header: BatchHeader) -> bool:
+        """Whether the coordinator must verify the partition, or add it, before records of a transaction go into it. It
+        need not while the log has records of the transaction. Raises BrokerError.
 
-    def _begin_adding(
-        self,
-        part: _Part,
-        partition: Partition,
-        header: BatchHeader,
-        added: dict[ProducerIdAndEpoch, list[_Part]],
-    ) -> None:
-        """Note that the partition must be added to the transaction, unless its log shows that it was.
-
-        Each transaction has a new epoch, which begins at sequence 0 in each partition. So what begins at another one
-        has overtaken the first batch, even if the log knows nothing of the producer.
+        In version 2 each transaction has a new epoch, which begins at sequence 0 in each partition. So what begins at
+        another one has overtaken the first batch, even if the log knows nothing of the producer.
         """
-        producer, producers = ProducerIdAndEpoch(header.producer_id, header.producer_epoch), partition.log.producers
+        context, producers = self._context, partition.log.producers
+        if self._request.version < _FIRST_THAT_ADDS:
+            if not context.config.transaction_partition_verification_enable:
+                return False
+            is_local = context.verifier.is_local(self._body.transactional_id)
+            return not (is_local or partition.has_open_transaction(*producer))
         producers.check_epoch(header)
-        if not partition.has_open_transaction(*producer):
-            if header.base_sequence and producers.get(producer.producer_id) is None:
-                text = f"the first batch of a transaction has sequence 0, not {header.base_sequence}"
-                raise BrokerError(ErrorCode.out_of_order_sequence_number, text)
-            added.setdefault(producer, []).append(part)
+        if partition.has_open_transaction(*producer):
+            return False
+        if header.base_sequence and producers.get(producer.producer_id) is None:
+            text = f"the first batch of a transaction has sequence 0, not {header.base_sequence}"
+            raise BrokerError(ErrorCode.out_of_order_sequence_number, text)
+        return True
 
-    def _add_partitions(self, producer: ProducerIdAndEpoch, parts: Sequence[_Part]) -> None:
-        """Add the partitions of these parts to the transaction, all in one request."""
-        added = self._context.verifier.add(self._body.transactional_id, producer, {part.tp for part in parts})
-        if isinstance(added, ErrorCode):  # this broker has stored it, or refuses it
-            for part in parts if added is not ErrorCode.none else ():
-                self._refuse(part, self._not_open(added))
+    def _ask(self, parts: Sequence[_Part], producer: ProducerIdAndEpoch, *, adds: bool) -> None:
+        """Ask for the partitions of these parts in one request: to verify them, or to add them to the transaction."""
+        tps = {part.tp for part in parts}
+        asked = self._context.verifier.ask(self._body.transactional_id, producer, tps, adds=adds)
+        if isinstance(asked, ErrorCode):  # this broker has stored it, or refuses it
+            for part in parts if asked is not ErrorCode.none else ():
+                self._refuse(part, self._not_open(asked))
             return
-        self._await_verdict(parts, producer, asyncio.ensure_future(added))
-
-    def _await_verdict(self, parts: Sequence[_Part], producer: ProducerIdAndEpoch, asked: Awaitable[ErrorCode]) -> None:
+        asked = asyncio.ensure_future(asked)
         for part in parts:
             assert part.partition is not None
             guard = part.partition.begin_verification(producer.producer_id)

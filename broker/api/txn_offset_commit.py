@@ -72,11 +72,8 @@ async def _asked(
         return ErrorCode.none
     guard = partition.begin_verification(producer.producer_id)
     try:
-        if adds:
-            added = context.verifier.add(transactional_id, producer, {stored_in})
-            code = added if isinstance(added, ErrorCode) else await added
-        else:
-            code = await context.verifier.ask(transactional_id, producer, stored_in)
+        asked = context.verifier.ask(transactional_id, producer, {stored_in}, adds=adds)
+        code = asked if isinstance(asked, ErrorCode) else await asked
     finally:
         is_valid = partition.end_verification(producer.producer_id, guard) or partition.has_open_transaction(*producer)
     if code is not ErrorCode.none:

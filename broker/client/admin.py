@@ -47,12 +47,12 @@ from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
 from broker.client.group_descriptions import describe_group, members_of_groups, share_group_offsets
-from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
+from broker.client.leader_requests import ask_leaders, error_of, partition_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.quotas.quota_entity import QuotaEntity
 from broker.security.acl_types import EVERY_ACL, Acl, AclFilter
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism

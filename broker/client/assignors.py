@@ -17,7 +17,8 @@ from typing import Annotated, Final, NamedTuple
 
 from broker.protocol.consumer_protocol import Subscription
 from broker.protocol.entities import Int32, String, Table, Wire
-from broker.protocol.struct_codec import encoder, reader
+from broker.protocol.struct_reader import reader
+from broker.protocol.struct_writer import encoder
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 

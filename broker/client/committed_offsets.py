@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.coordinator import Coordinator, topic_of
-from broker.client.leader_requests import partition_rows, topic_rows
+from broker.client.leader_requests import partition_rows
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 _MANY_SINCE: Final = 8
 _AT_ONCE: Final = 200

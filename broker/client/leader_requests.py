@@ -15,18 +15,11 @@ from broker.client.denials import DENIED, refusal
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
 Rows = Mapping[TopicPartition, Any]
-
-
-def topic_rows(
-    rows: Iterable[tuple[TopicPartition, Any]], *, topic: str = "name", partitions: str = "partitions"
-) -> list[dict[str, Any]]:
-    """A request's rows, grouped by topic. `topic` and `partitions` are the fields of a topic's row."""
-    return [{topic: name, partitions: of_topic} for name, of_topic in by_topic(rows).items()]
 
 
 def partition_rows(

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
-from broker.client.leader_requests import ask_leaders, partition_rows, topic_rows
+from broker.client.leader_requests import ask_leaders, partition_rows
 from broker.errors import ErrorCode, PykafkaError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED, check, refusal
-from broker.client.leader_requests import partition_rows, topic_rows
+from broker.client.leader_requests import partition_rows
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 _HINTS: Final = {
     ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",

@@ -27,13 +27,13 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.committed_offsets import GroupMetadata, commit_codes
 from broker.client.coordinator import Codes, Coordinator, topic_of
-from broker.client.leader_requests import partition_rows, topic_rows
+from broker.client.leader_requests import partition_rows
 from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 
 _LAST_EPOCH: Final = 32766
 """The next one is kept for an abort; InitProducerId gives a new producer id."""

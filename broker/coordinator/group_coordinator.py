@@ -41,7 +41,6 @@ from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     HeartbeatReply,
     HeartbeatRequest,
-    ModernGroupDescription,
     Topics,
 )
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
@@ -79,7 +78,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         config: GroupSettings,
         partitions: int,
         *,
-        leads: Callable[[int], Awaitable[bool]] | None = None,
+        leads: Callable[[int], Awaitable[bool | None]] | None = None,
         topics: Callable[[], Topics] = dict,
         config_of: Callable[[str], GroupConfig] = lambda _: GroupConfig(),
     ) -> None:
@@ -257,12 +256,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if shard.loaded:
                 shard.topics_changed(names)
 
-    def describe_consumer_group(self, group_id: str) -> ModernGroupDescription:
-        """ConsumerGroupDescribe of one group. Raises BrokerError."""
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Raises BrokerError as `share_group` does."""
         group = self._known(group_id)
         if not isinstance(group, ConsumerGroup):
             raise _not_found(group_id, group, "consumer")
-        return group.describe()
+        return group
 
     def share_group(self, group_id: str) -> ShareGroup:
         """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
@@ -345,15 +344,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return ErrorCode.coordinator_not_available
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.group_id_not_found
-        errors = consumer_group_requests.commit_errors(
-            group,
-            request.member_id,
-            generation,
-            request.offsets,
-            transactional=transactional,
-            version=9 if request.knows_epochs else 8,
-        )
-        return next((code for code in errors.values() if code is not ErrorCode.none), ErrorCode.none)
+        return consumer_group_requests.commit_error(group, request)
 
     async def _store_offsets(
         self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int
@@ -403,9 +394,10 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         With `require_stable` the offsets are at least as new as when the request came: who copies in transactions
         continues from them. Without it they are read from memory, as in Kafka.
         """
-        if require_stable and self._leads is not None:
-            partition = self.partition_for(group_id)
-            if self.coordinates(partition) and not await self._leads(partition):
+        leads: bool | None = True
+        if require_stable and self._leads is not None and self.coordinates(partition := self.partition_for(group_id)):
+            leads = await self._leads(partition)
+            if leads is False or (leads is None and partitions is None):
                 return FetchReply(ErrorCode.not_coordinator, {})
         shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
@@ -420,7 +412,8 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
         offsets = group.offsets.all() if partitions is None else group.offsets.of(partitions)
         if not require_stable:
             return FetchReply(ErrorCode.none, offsets)
-        unstable = frozenset(filter(group.offsets.is_unstable, offsets))
+        # Clients ask again for what is not stable. After NOT_COORDINATOR librdkafka never reads these partitions.
+        unstable = frozenset(offsets if leads is None else filter(group.offsets.is_unstable, offsets))
         if unstable:
             offsets = {tp: NO_OFFSET if tp in unstable else offset for tp, offset in offsets.items()}
         return FetchReply(ErrorCode.none, offsets, unstable)

@@ -40,7 +40,7 @@ _MEMBERSHIP_ERRORS = {
 }
 
 
-GATHER_S, MOST_GATHER_S = 0.005, 0.5
+GATHER_S, MOST_GATHER_S = 0.01, 0.5
 """A member that joins waits so long for others that join at the same time, again after each, and at most so long."""
 
 COMMIT_TIMEOUT_S = 5.0

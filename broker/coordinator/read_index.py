@@ -45,8 +45,8 @@ class ReadIndex:
         self._peers = PeerRequests(connect, _send)
         self._is_closed = False
 
-    async def leads(self, tp: TopicPartition) -> bool:
-        """Whether this broker led the partition at a moment after the call. False also when that cannot be said.
+    async def leads(self, tp: TopicPartition) -> bool | None:
+        """Whether this broker led the partition at a moment after the call. None when that cannot be said.
 
         At once with a single in-sync replica: nobody else can be elected then.
         """
@@ -68,7 +68,7 @@ class ReadIndex:
             if ErrorCode.not_coordinator in codes:
                 return False
             await asyncio.sleep(_RETRY_S)
-        return False
+        return None
 
     def _others(self, partition: Partition) -> frozenset[int]:
         return frozenset() if partition.in_sync is None else partition.in_sync.largest_isr - {self._broker_id}

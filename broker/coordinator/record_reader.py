@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from broker.errors import ProtocolError
 from broker.protocol.entities import Table
-from broker.protocol.struct_codec import Reader, encoder, reader
+from broker.protocol.struct_reader import Reader, reader
+from broker.protocol.struct_writer import encoder
 
 MAX_STRING_BYTES = 32767
 

@@ -7,7 +7,7 @@ transaction. The coordinator may be another broker (Kafka's AddPartitionsToTxnMa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import TRANSACTION_STATE_TOPIC
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition, topic_rows
 from broker.records.control import BUMPS_EPOCH
 
 _ADD_PARTITIONS_TO_TXN_VERSION = 5
@@ -43,31 +43,29 @@ class TransactionVerifier:
         self._broker_id = broker_id
         self._transactions = transactions
         self._peers = PeerRequests(connect, _send)
-        topics.add_change_listener(self._leaders_changed)
+        self._peers.follow(topics, lambda one: self._coordinator(one.transactional_id), ErrorCode.not_coordinator)
 
     def is_local(self, transactional_id: str) -> bool:
         """Whether this broker coordinates the transactions of the id. Then ask the coordinator itself."""
         return self._coordinator(transactional_id) == self._broker_id
 
-    def ask(self, transactional_id: str, producer: ProducerIdAndEpoch, tp: TopicPartition) -> Awaitable[ErrorCode]:
-        """Ask another broker: NONE if the producer's transaction is open and has `tp`.
-
-        TRANSACTION_ABORTABLE, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING if not. Anything else if that cannot be
-        said now.
-        """
-        question = _Question(transactional_id, producer, frozenset([tp]), adds=False)
-        return self._peers.ask(self._coordinator(transactional_id), question)
-
-    def add(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
+    def ask(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+        *,
+        adds: bool = False,
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """Add all of `partitions` to the producer's transaction, on whichever broker: NONE when that is stored.
+        """NONE if the producer's transaction is open and has all of `partitions`, for which another broker is asked.
 
-        The errors are those of `ask`, and CONCURRENT_TRANSACTIONS while the last transaction has not ended.
+        With `adds` they are added to it, on whichever broker: NONE when that is stored, CONCURRENT_TRANSACTIONS while
+        the last transaction has not ended. TRANSACTION_ABORTABLE, PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING if
+        not. Anything else if that cannot be said now.
         """
-        if self.is_local(transactional_id):
+        if adds and self.is_local(transactional_id):
             return self._transactions.add_partitions(transactional_id, producer, partitions, BUMPS_EPOCH)
-        question = _Question(transactional_id, producer, frozenset(partitions), adds=True)
+        question = _Question(transactional_id, producer, frozenset(partitions), adds)
         return self._peers.ask(self._coordinator(transactional_id), question)
 
     def _coordinator(self, transactional_id: str) -> int:
@@ -75,13 +73,6 @@ class TransactionVerifier:
         stored_in = TopicPartition(TRANSACTION_STATE_TOPIC, self._transactions.partition_for(transactional_id))
         info = self._topics.metadata.partition(stored_in)
         return self._broker_id if info is None else info.leader
-
-    def _leaders_changed(self, names: Collection[str]) -> None:
-        if TRANSACTION_STATE_TOPIC in names:
-            self._peers.give_up(
-                lambda broker_id, asked: self._coordinator(asked.transactional_id) != broker_id,
-                ErrorCode.not_coordinator,
-            )
 
     async def close(self) -> None:
         """End all requests."""
@@ -96,10 +87,7 @@ async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping
                 "producer_id": asked.producer.producer_id,
                 "producer_epoch": asked.producer.epoch,
                 "verify_only": not asked.adds,
-                "topics": [
-                    {"name": name, "partitions": indexes}
-                    for name, indexes in by_topic((tp, tp.partition) for tp in asked.partitions).items()
-                ],
+                "topics": topic_rows((tp, tp.partition) for tp in asked.partitions),
             }
             for asked in questions
         ]

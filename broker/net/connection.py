@@ -31,7 +31,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
-from broker.protocol.messages import peek, wants_no_answer
+from broker.protocol.messages import peek, relies_on_features, wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
@@ -105,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active = self._loop.time()
         self.end_reason = CLIENT
         """Why the connection ended, in one word, for the metrics."""
+        self.is_outdated = False
+        """Whether ApiVersions told a feature here that is no more. Who uses it is not answered, and connects anew."""
 
     # --- what asyncio calls
 
@@ -331,6 +333,9 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, frame: bytearray, received: float) -> None:
         try:
             if self._sasl is not None and not self._admitted(self._sasl, frame):
+                return
+            if self.is_outdated and relies_on_features(frame):
+                self.close(CLIENT)
                 return
             response = self._router.dispatch(frame, self.client, received)
         except ProtocolError as error:

@@ -172,6 +172,11 @@ class ListenerSet:
             closed += 1
         return closed
 
+    def outdate(self) -> None:
+        """A feature of the cluster was taken back. Clients that use it learn that when they connect anew."""
+        for connection in self._connections:
+            connection.is_outdated = True
+
     async def close(self) -> None:
         """Stop accepting and close every connection. All of that is done, also if a step of it raises. Idempotent."""
         with contextlib.ExitStack() as steps:  # the last is the first

@@ -17,7 +17,8 @@ from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError
 from broker.protocol.messages import field
-from broker.protocol.struct_codec import encode, reader
+from broker.protocol.struct_reader import reader
+from broker.protocol.struct_writer import encode
 from broker.protocol.topic_partition import TopicPartition, by_topic
 
 PROTOCOL_TYPE: Final = "consumer"

@@ -23,7 +23,8 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, fields_of
-from broker.protocol.struct_codec import Reader, Writer, read_varint, reader, skip_tags, writer
+from broker.protocol.struct_reader import Reader, read_varint, reader, skip_tags
+from broker.protocol.struct_writer import Writer, writer
 from broker.protocol.wire import nullable_string
 
 _PREFIX = struct.Struct(">hhi")
@@ -46,6 +47,7 @@ _REPEATED_APIS = frozenset(
 """Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
 
+_FIRST_OF_TRANSACTIONS_2: dict[int, int] = {ApiKey.PRODUCE: 12, ApiKey.END_TXN: 5}
 _FIRST_TRANSACTIONAL = 3
 """Version of Produce from which on a request has a transactional id."""
 _COPIED_BYTES = 1000
@@ -119,6 +121,13 @@ def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
         return key == ApiKey.PRODUCE and _read_acks(version, frame) == 0
     except (*_MALFORMED, ProtocolError, UnsupportedVersion):
         return False
+
+
+def relies_on_features(frame: bytes | bytearray | memoryview) -> bool:
+    """Whether the client uses version 2 of transactions (KIP-890), which ApiVersions has told it. Not with acks=0."""
+    key, version, _ = peek(frame)
+    first = _FIRST_OF_TRANSACTIONS_2.get(key)
+    return first is not None and version >= first and not wants_no_answer(frame)
 
 
 def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:

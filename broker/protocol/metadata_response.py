@@ -17,7 +17,7 @@ from kio.static.constants import EntityType
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, fields_of
 from broker.protocol.messages import Request, encode_response
-from broker.protocol.struct_codec import encode
+from broker.protocol.struct_writer import encode
 from broker.protocol.wire import array_length
 
 _FIRST_FLEXIBLE = 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -25,6 +25,13 @@ def by_topic(rows: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
     for tp, row in rows:
         topics[tp.topic].append(row)
     return topics
+
+
+def topic_rows(
+    rows: Iterable[tuple[TopicPartition, Any]], *, topic: str = "name", partitions: str = "partitions"
+) -> list[dict[str, Any]]:
+    """Rows of a request or an answer, grouped by topic. `topic` and `partitions` are the fields of a topic's row."""
+    return [{topic: name, partitions: of_topic} for name, of_topic in by_topic(rows).items()]
 
 
 def some_of(partitions: Sequence[TopicPartition]) -> str:

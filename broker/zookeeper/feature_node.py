@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.zookeeper import znodes
-from broker.zookeeper.metadata_store import MetadataStore, Watch
+from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, NodeStat, NoNode, Operation, SetData
 from broker.zookeeper.tool_requests import not_controller
 
@@ -31,38 +31,29 @@ class FinalizedFeatures(NamedTuple):
     epoch: int = -1
 
 
-class FeatureNode:
-    """Methods block and raise ConnectionFailed, as those of the registry."""
-
-    def __init__(self, zk: MetadataStore) -> None:
-        self._zk = zk
-
-    def read(self) -> FinalizedFeatures:
-        found = self._zk.get_many([znodes.FEATURE])[0]
-        return FinalizedFeatures() if found is None else _decode(*found)
-
-    def watch(self, callback: Callable[[FinalizedFeatures], None]) -> Watch:
-        """Call back with the finalized features soon, and whenever they change."""
-        return self._zk.watch_data(znodes.FEATURE, lambda data, stat: callback(_decode(data, stat)))
-
-    def write(self, versions: Mapping[str, int], epoch: int, *, controller_version: int) -> bool:
-        """Finalize other versions; False if the node has another epoch by now.
-
-        `controller_version` as in `Registry.write_states`. Raises BrokerError `not_controller`.
-        """
-        node = {"version": 2, "status": _ENABLED, "features": dict(versions)}
-        data = json.dumps(node, separators=(",", ":")).encode()
-        change: Operation = Create(znodes.FEATURE, data) if epoch < 0 else SetData(znodes.FEATURE, data, epoch)
-        try:
-            self._zk.transaction([Check(znodes.CONTROLLER_EPOCH, controller_version), change])
-        except (BadVersion, NoNode, NodeExists) as error:
-            if error.path == znodes.CONTROLLER_EPOCH:
-                raise not_controller() from error
-            return False
-        return True
+def read_features(zk: MetadataStore) -> FinalizedFeatures:
+    """Blocks and raises ConnectionFailed, as the methods of the registry, and so does `write_features`."""
+    return decode_features(*(zk.get_many([znodes.FEATURE])[0] or (None, None)))
 
 
-def _decode(data: bytes | None, stat: NodeStat | None) -> FinalizedFeatures:
+def write_features(zk: MetadataStore, versions: Mapping[str, int], epoch: int, *, controller_version: int) -> bool:
+    """Finalize other versions; False if the node has another epoch by now.
+
+    `controller_version` as in `Registry.write_states`. Raises BrokerError `not_controller`.
+    """
+    node = {"version": 2, "status": _ENABLED, "features": dict(versions)}
+    data = json.dumps(node, separators=(",", ":")).encode()
+    change: Operation = Create(znodes.FEATURE, data) if epoch < 0 else SetData(znodes.FEATURE, data, epoch)
+    try:
+        zk.transaction([Check(znodes.CONTROLLER_EPOCH, controller_version), change])
+    except (BadVersion, NoNode, NodeExists) as error:
+        if error.path == znodes.CONTROLLER_EPOCH:
+            raise not_controller() from error
+        return False
+    return True
+
+
+def decode_features(data: bytes | None, stat: NodeStat | None) -> FinalizedFeatures:
     if data is None or stat is None:
         return FinalizedFeatures()
     versions = {}

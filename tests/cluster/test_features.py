@@ -17,12 +17,14 @@ from broker.client.transaction_requests import transaction_version
 from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.replica.cluster_metadata import BrokerInfo, PartitionInfo
 from broker.zookeeper import znodes
 from broker.zookeeper.cluster_store import ClusterStore
-from broker.zookeeper.feature_node import FeatureNode, FinalizedFeatures
+from broker.zookeeper.feature_node import FinalizedFeatures, read_features, write_features
 from broker.zookeeper.metadata_store import MetadataStore
 from broker.zookeeper.registry import Registry
+from tests.support.raw_requests import Requests
 from tests.support.replicating import Brokers
 from tests.support.waiting import eventually
 
@@ -74,16 +76,16 @@ def test_a_broker_node_of_an_earlier_release_has_no_features() -> None:
 def test_the_node_is_written_by_the_controller_alone_and_its_version_is_the_epoch(
     zk: MetadataStore, registry: Registry
 ) -> None:
-    node, controller = FeatureNode(zk), registry.controller.epoch().version
-    assert node.read() == FinalizedFeatures({}, -1)
-    assert node.write(BOTH, -1, controller_version=controller)
-    assert node.read() == FinalizedFeatures(BOTH, 0)
-    assert not node.write({}, -1, controller_version=controller)
-    assert not node.write({}, 5, controller_version=controller)
-    assert node.write({}, 0, controller_version=controller)
-    assert node.read() == FinalizedFeatures({}, 1)
+    controller = registry.controller.epoch().version
+    assert read_features(zk) == FinalizedFeatures({}, -1)
+    assert write_features(zk, BOTH, -1, controller_version=controller)
+    assert read_features(zk) == FinalizedFeatures(BOTH, 0)
+    assert not write_features(zk, {}, -1, controller_version=controller)
+    assert not write_features(zk, {}, 5, controller_version=controller)
+    assert write_features(zk, {}, 0, controller_version=controller)
+    assert read_features(zk) == FinalizedFeatures({}, 1)
     with pytest.raises(BrokerError) as refused:
-        node.write(BOTH, 1, controller_version=controller + 1)
+        write_features(zk, BOTH, 1, controller_version=controller + 1)
     assert refused.value.code is ErrorCode.not_controller
 
 
@@ -100,7 +102,7 @@ def test_the_node_is_written_by_the_controller_alone_and_its_version_is_the_epoc
 )
 def test_any_content_of_the_node_is_read(zk: MetadataStore, data: bytes, versions: dict[str, int]) -> None:
     zk.create(znodes.FEATURE, data)
-    assert FeatureNode(zk).read() == FinalizedFeatures(versions, 0)
+    assert read_features(zk) == FinalizedFeatures(versions, 0)
 
 
 @pytest.fixture
@@ -135,10 +137,31 @@ async def test_a_rolling_upgrade_ends_with_the_feature_and_a_broker_that_lacks_i
         assert await asyncio.to_thread(told) == {0}
     await restart(1, is_old=False)
     await asyncio.to_thread(eventually, lambda: told() == {2})
-    await restart(2, is_old=True)
-    await asyncio.to_thread(eventually, lambda: told() == {0})
+    address = rolling.addresses[1]["PLAINTEXT"]
+    with Requests(address) as at_work, Requests(address) as other:
+        await asyncio.to_thread(_end_transaction, at_work)
+        await restart(2, is_old=True)
+        await asyncio.to_thread(eventually, lambda: told() == {0})
+        assert await asyncio.to_thread(_is_hung_up_on, at_work), "it uses version 2 as long as it stays connected"
+        await asyncio.to_thread(other.ask, ApiKey.METADATA, {"topics": ()})
+    with Requests(address) as anew:
+        await asyncio.to_thread(_end_transaction, anew)
     await restart(2, is_old=False)
     await asyncio.to_thread(eventually, lambda: told() == {2})
+
+
+def _end_transaction(ask: Requests) -> None:
+    """With a request of version 2, of whoever."""
+    end = {"transactional_id": "t", "producer_id": 1, "producer_epoch": 0, "committed": True}
+    assert ask.ask(ApiKey.END_TXN, end, 5).error_code is not ErrorCode.none
+
+
+def _is_hung_up_on(ask: Requests) -> bool:
+    try:
+        _end_transaction(ask)
+    except ConnectionError:
+        return True
+    return False
 
 
 def _version_at(address: str) -> int:

@@ -203,7 +203,7 @@ async def test_when_the_leader_changes_nobody_waits_for_the_old_one() -> None:
     cluster.script = silent
     marker = asyncio.ensure_future(cluster.code_of(T1))
     stays = asyncio.ensure_future(cluster.code_of(T2))
-    verdict = asyncio.ensure_future(cluster.verifier.ask("id", PRODUCER, T0))
+    verdict = asyncio.ensure_future(ready(cluster.verifier.ask("id", PRODUCER, {T0})))
     await settle()
     cluster.move(T1, 3)
     cluster.move(STATE, 2)
@@ -219,9 +219,9 @@ async def test_the_coordinator_of_a_transaction_is_asked_whether_it_has_the_part
     cluster = Cluster()
     cluster.script = cluster.verified
     assert not cluster.verifier.is_local("id")
-    assert await cluster.verifier.ask("id", PRODUCER, T1) is ErrorCode.none
+    assert await ready(cluster.verifier.ask("id", PRODUCER, {T1})) is ErrorCode.none
     cluster.code = ErrorCode.transaction_abortable
-    assert await cluster.verifier.ask("id", PRODUCER, T1) is ErrorCode.transaction_abortable
+    assert await ready(cluster.verifier.ask("id", PRODUCER, {T1})) is ErrorCode.transaction_abortable
     broker_id, request = cluster.asked[-1]
     (asked,) = request.body.transactions
     assert (broker_id, asked.transactional_id, asked.producer_id, asked.producer_epoch) == (3, "id", *PRODUCER)
@@ -235,7 +235,7 @@ async def test_the_coordinator_of_a_transaction_is_asked_whether_it_has_the_part
 async def test_the_coordinator_is_asked_to_add_all_partitions_of_a_request_at_once() -> None:
     cluster = Cluster()
     cluster.script = cluster.verified
-    assert await ready(cluster.verifier.add("id", PRODUCER, {T1, T2})) is ErrorCode.none
+    assert await ready(cluster.verifier.ask("id", PRODUCER, {T1, T2}, adds=True)) is ErrorCode.none
     ((broker_id, request),) = cluster.asked
     (asked,) = request.body.transactions
     assert (broker_id, asked.verify_only) == (3, False)
@@ -260,4 +260,4 @@ async def test_what_was_not_added_has_its_cause(codes: Mapping[int, ErrorCode], 
         return {"error_code": ErrorCode.none, "results_by_transaction": [result]}
 
     cluster.script = answer
-    assert await ready(cluster.verifier.add("id", PRODUCER, {T1, T2})) is ErrorCode[seen]
+    assert await ready(cluster.verifier.ask("id", PRODUCER, {T1, T2}, adds=True)) is ErrorCode[seen]

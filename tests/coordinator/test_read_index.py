@@ -73,9 +73,9 @@ async def test_without_an_answer_nothing_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(read_index, "TIMEOUT_S", 0.1)
     cluster = Cluster(HERE, 2)
     cluster._connect = cluster.check._peers._connect = _refuse  # type: ignore[method-assign]
-    assert not await cluster.check.leads(TP)
+    assert await cluster.check.leads(TP) is None
     cluster.is_led = False
-    assert not await cluster.check.leads(TP)
+    assert await cluster.check.leads(TP) is False
 
 
 def _refuse(broker_id: int) -> PeerConnection:

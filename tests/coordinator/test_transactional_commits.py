@@ -293,3 +293,17 @@ def test_any_history_is_replayed_to_what_it_was(history: list[tuple[str, int, st
         assert await state(again) == await state(groups)
 
     asyncio.run(play())
+
+
+async def test_what_nobody_can_say_is_asked_again(groups: Transactions) -> None:
+    """After NOT_COORDINATOR librdkafka never reads these partitions. Of all partitions nobody knows which they are."""
+
+    async def leads(partition: int) -> bool | None:
+        return None
+
+    await groups.commit(1)
+    groups.coordinator._leads = leads
+    reply = await groups.coordinator.fetch_offsets("g", [T0], require_stable=True)
+    assert (reply.error, reply.offsets[T0].offset, set(reply.unstable)) == (ErrorCode.none, -1, {T0})
+    assert (await groups.coordinator.fetch_offsets("g", None, require_stable=True)).error is ErrorCode.not_coordinator
+    assert (await groups.coordinator.fetch_offsets("g", [T0])).offsets[T0].offset == 1

@@ -18,7 +18,8 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import Field, entity_class, fields_of
 from broker.protocol.messages import known_versions
-from broker.protocol.struct_codec import encode, reader
+from broker.protocol.struct_reader import reader
+from broker.protocol.struct_writer import encode
 
 MESSAGES = [
     (api, version, kind)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from broker.errors import ErrorCode
-from broker.records.batch import patch_base_offset
+from broker.records.batch import patch_base_offset, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
 from broker.share import dead_letters
-from broker.share.share_partition_state import FetchedBatch, acknowledgements
+from broker.share.share_partition_state import FetchedBatch, Wanted, acknowledgements
 from tests.share.test_share_failover import Shared
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
@@ -72,7 +72,9 @@ def test_a_rejected_record_is_copied_as_it_was(ask: Requests, topic: str, codec:
     assert member.take() == [(0, 9, 1)]
     member.acknowledge({0: [(0, 9, [1, 3, 3, 1, 1, 1, 1, 1, 1, 3])]})
     eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
-    found = letters(ask, f"dlq.{topic}")
+    (sent,) = ask.fetch([ask_for(f"dlq.{topic}")], version=12)
+    assert {header.codec for _, header in walk_batches(bytes(sent.records))} == {codec}
+    found = records_of(sent)
     assert [(one.key, one.value) for one in found] == [
         (b"key %d" % number, b"value %d" % number * 100) for number in (1, 2, 9)
     ]
@@ -175,7 +177,7 @@ def test_a_damaged_batch_goes_without_its_records() -> None:
     patch_base_offset(bad, 0, 2, 0)
     bad[-1] ^= 1
     records: dict[int, Record] = {}
-    assert dead_letters._decode(bytes(good + bad), records) == 4
+    assert dead_letters._decode(bytes(good + bad), records) == (4, Codec.LZ4)
     assert list(records) == [0, 1]
 
 
@@ -205,7 +207,7 @@ async def test_another_broker_leads_their_topic(
     writer = three.running[shared.leader(key)]._share.dead_letters
 
     async def reject(offset: int) -> None:
-        share.acquire("a", offset, [FetchedBatch(offset, offset)], max_records=1, batch_size=1)
+        share.acquire("a", offset, [FetchedBatch(offset, offset)], Wanted(1, 1))
         assert await share.acknowledge("a", acknowledgements([(offset, offset, [REJECT])])) is ErrorCode.none
 
     await reject(0)

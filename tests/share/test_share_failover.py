@@ -12,7 +12,7 @@ from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.server import BrokerServer
 from broker.share.persister import SharePartitionKey
-from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, acknowledgements
+from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, Wanted, acknowledgements
 from broker.share.share_partitions import SharePartition
 from tests.support.replicating import PARTITIONS, Brokers
 
@@ -69,7 +69,7 @@ class Shared:
 def fetch(share: SharePartition, member: str = "a") -> list[AcquiredRecords]:
     at = share.state.next_fetch_offset()
     assert at is not None
-    return share.acquire(member, at, [FetchedBatch(at, 19)], max_records=100, batch_size=100)
+    return share.acquire(member, at, [FetchedBatch(at, 19)], Wanted(100, 100))
 
 
 async def accept(share: SharePartition, first: int, last: int) -> ErrorCode:
@@ -165,7 +165,7 @@ async def test_what_was_answered_never_comes_again_while_brokers_restart(three: 
                 await asyncio.sleep(0.01)
                 continue
             last = min(at + 6, RECORDS - 1)
-            got = share.acquire(name, at, [FetchedBatch(at, last)], max_records=7, batch_size=7)
+            got = share.acquire(name, at, [FetchedBatch(at, last)], Wanted(7, 7))
             for first, end, _ in got:
                 offsets = set(range(first, end + 1))
                 assert not offsets & answered
