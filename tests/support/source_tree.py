@@ -1,6 +1,6 @@
 """The project's own source as data: which modules there are and what each one imports.
 
-Called by test_layers.py and test_declared_packages.py. Works on text by `ast`; no module of the project is imported or run.
+Called by test_layers.py and test_declared_packages.py. Works on text by `ast`: no module of the project is imported.
 """
 
 from __future__ import annotations
