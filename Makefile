@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 LAYERS := tests/test_layers.py
+# Tests that parse all our code, in one process that parses it once.
+PARSING := $(LAYERS) tests/test_declared_packages.py
 # Without bytecode: most modules are never imported, and those that are get compiled by who imports them first.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PYTEST := $(BIN)/python -m pytest
@@ -64,7 +66,7 @@ demo: $(VENV)/.demo-installed
 # what each test process or Spark would make for itself.
 test: $(VENV)/.test-installed
 	$(MAKE) --jobs=2 $(GROUPED) check test-spark prepared VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)" WORKERS=2
-	$(PYTEST) $(WORKING) --ignore=$(LAYERS)
+	$(PYTEST) $(WORKING) $(addprefix --ignore=,$(PARSING))
 
 prepared: $(VENV)/.test-installed
 	@$(PYTEST) --collect-only -qqq
@@ -80,7 +82,7 @@ check: $(VENV)/.test-installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(PYTEST) -q $(LAYERS)
+	$(PYTEST) -q $(PARSING)
 
 slow: $(VENV)/.test-installed
 	$(PYTEST) -m slow

@@ -57,7 +57,7 @@ def third_party(module: Module) -> set[str]:
     """The top-level modules that this one imports, also by `pytest.importorskip`."""
     skips = {
         call.args[0].value
-        for call in ast.walk(module.tree)
+        for call in (ast.walk(module.tree) if "importorskip" in module.text else ())
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
         and call.func.attr == "importorskip"

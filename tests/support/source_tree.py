@@ -1,6 +1,6 @@
 """The project's own source as data: which modules there are and what each one imports.
 
-Called by tests/test_layers.py. Works on text by `ast`; no module of the project is imported or run.
+Called by test_layers.py and test_declared_packages.py. Works on text by `ast`: no module of the project is imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,15 +62,16 @@ def modules_under(*tops: str) -> list[Module]:
     for top in tops:
         path = ROOT / top
         files = [path] if path.is_file() else sorted(path.rglob("*.py"))
-        found.extend(Module(_module_name(file), file) for file in files)
+        found.extend(map(_module, files))
     return found
 
 
-def _module_name(file: Path) -> str:
+@cache  # each is parsed once for all tests of a process
+def _module(file: Path) -> Module:
     parts = list(file.relative_to(ROOT).with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()
-    return ".".join(parts)
+    return Module(".".join(parts), file)
 
 
 def _walk_imports(node: ast.AST, *, in_function: bool, type_checking: bool) -> Iterator[Import]:
