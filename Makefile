@@ -5,12 +5,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 LAYERS := tests/test_layers.py
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# Without bytecode: most modules are never imported, and those that are get compiled by who imports them first.
+PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PYTEST := $(BIN)/python -m pytest
 
-# Test processes at a time: one more than cores, because tests often wait. Tests of one file stay in one of them, in the
-# order that tests/conftest.py gives the files.
-WORKERS ?= 3
+# Test processes at a time: two for each of two cores, because tests often wait. Tests of one file stay in one of them, in
+# the order that tests/conftest.py gives the files.
+WORKERS ?= 4
 WORKING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The output of jobs that run at the same time, one job after the other. Make 3 on macOS cannot do that.
 GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -133,7 +134,7 @@ $(OLDEST)/.installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | 
 
 # One stamp per set of packages, so that the demo waits for nothing only the tests need.
 $(VENV)/.%-installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | preflight
-	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv --upgrade-deps $(VENV); }
 	@echo "installing the packages of '$*' into $(VENV)"
 	@$(PIP) --editable '.[$*]'
 	@touch $@

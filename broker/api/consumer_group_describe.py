@@ -6,11 +6,13 @@ Version notes: ConsumerGroupDescribe 1 — whether a member is of the classic or
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from uuid import UUID
 
 from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request, outcome
-from broker.coordinator.modern_group_messages import MemberDescription, Partitions
+from broker.coordinator.modern_group import ModernGroup
+from broker.coordinator.modern_group_members import Member
+from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.coordinator.modern_group_records import by_topic_id
 from broker.errors import BrokerError
 from broker.protocol.api_keys import ApiKey
@@ -39,11 +41,11 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
     need, need_topic = _NEEDS[request.api]
     try:
         context.check(client, need, group_id)
-        if request.api is ApiKey.SHARE_GROUP_DESCRIBE:
-            found = context.groups.share_group(group_id).describe()
-        else:
-            found = context.groups.describe_consumer_group(group_id)
-        names = _names(context, client, need_topic, found.members)
+        is_share, groups = request.api is ApiKey.SHARE_GROUP_DESCRIBE, context.groups
+        found: ModernGroup = groups.share_group(group_id) if is_share else groups.consumer_group(group_id)
+        membership = found.membership
+        members = [member for _, member in sorted(membership.members.items())]
+        names = _names(context, client, need_topic, members)
     except BrokerError as error:
         return {"group_id": group_id, **outcome(error)}
     operations = NOT_ASKED
@@ -51,35 +53,35 @@ def _describe(context: ApiContext, request: Request, client: Client, group_id: s
         operations = context.authorized_operations(client, request.api, AclResourceType.GROUP, group_id)
     return {
         "group_id": group_id,
-        "group_state": found.state,
-        "group_epoch": found.group_epoch,
-        "assignment_epoch": found.assignment_epoch,
+        "group_state": found.state_name,
+        "group_epoch": membership.epoch.epoch,
+        "assignment_epoch": membership.target_epoch.epoch,
         "assignor_name": found.assignor_name,
         "authorized_operations": operations,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "rack_id": member.rack_id,
-                "member_epoch": member.member_epoch,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "subscribed_topic_names": sorted(member.topic_names),
-                "subscribed_topic_regex": member.topic_regex or "",
-                "assignment": _assignment(member.assignment, names),
-                "target_assignment": _assignment(member.target_assignment, names),
-                "member_type": _CLASSIC if member.is_classic else _CONSUMER,
-            }
-            for member in found.members
-        ],
+        "members": [_member(member, names) for member in members],
     }
 
 
-def _names(
-    context: ApiContext, client: Client, need: Permission, members: Collection[MemberDescription]
-) -> dict[UUID, str]:
+def _member(member: Member, names: dict[UUID, str]) -> Fields:
+    said = member.subscription
+    return {
+        "member_id": member.member_id,
+        "instance_id": getattr(said, "instance_id", None),
+        "rack_id": said.rack_id,
+        "member_epoch": member.epoch,
+        "client_id": said.client_id,
+        "client_host": said.client_host,
+        "subscribed_topic_names": sorted(said.topic_names),
+        "subscribed_topic_regex": getattr(said, "topic_regex", ""),
+        "assignment": _assignment(member.current.assigned, names),
+        "target_assignment": _assignment(member.target, names),
+        "member_type": _CONSUMER if getattr(said, "classic", None) is None else _CLASSIC,
+    }
+
+
+def _names(context: ApiContext, client: Client, need: Permission, members: Collection[Member]) -> dict[UUID, str]:
     """Those of the topics that members have or shall have. Raises BrokerError if the client lacks the right on one."""
-    ids = {tp.topic_id for member in members for tp in member.assignment | member.target_assignment}
+    ids = {tp.topic_id for member in members for tp in (*member.current.assigned, *member.target)}
     known = context.topics.metadata.topic_names
     names = {topic_id: known[topic_id] for topic_id in ids if topic_id in known}
     if not all(context.allows(client, need, name) for name in names.values()):
@@ -87,7 +89,7 @@ def _names(
     return names
 
 
-def _assignment(partitions: Partitions, names: dict[UUID, str]) -> Fields:
+def _assignment(partitions: Iterable[TopicIdPartition], names: dict[UUID, str]) -> Fields:
     """Those of topics that exist."""
     return {
         "topic_partitions": [

@@ -30,7 +30,7 @@ from broker.records.control import AbortedTransactions
 from broker.replica.cold_reads import read_warm
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.share.persister import SharePartitionKey
-from broker.share.share_partition_state import AcquiredRecords, FetchedBatch
+from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, Wanted
 from broker.share.share_partitions import SharePartition
 from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH, Asked, SessionKey, ShareSession
 
@@ -240,16 +240,11 @@ class _ShareFetch:
         """Acquire what was found. The state of no partition can have changed since `read`."""
         answers: dict[Asked, dict[str, Any]] = {one: {} for one in self.session.added}
         left = self._body.max_records
+        is_record_limit = field(self._body, "share_acquire_mode", 0) == _RECORD_LIMIT
         is_open = self.context.share.sessions.is_open(self.session)
         for found in self._found if is_open else ():
-            acquired = found.share.acquire(
-                self.session.key.member_id,
-                found.offset,
-                found.batches,
-                max_records=left,
-                batch_size=self._body.batch_size,
-                is_record_limit=field(self._body, "share_acquire_mode", 0) == _RECORD_LIMIT,
-            )
+            wanted = Wanted(left, self._body.batch_size, is_record_limit)
+            acquired = found.share.acquire(self.session.key.member_id, found.offset, found.batches, wanted)
             if acquired:
                 left -= sum(one.last_offset - one.first_offset + 1 for one in acquired)
                 records = _cut(found, acquired)

@@ -6,14 +6,17 @@ first request again, static members too; and while a group reconciles, members a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from math import inf
 from uuid import uuid4
 
 from broker.coordinator.consumer_group_state import RECONCILING_INTERVAL_MS, ConsumerGroup
 from broker.coordinator.current_assignment import Report, must_wait, next_assignment
 from broker.coordinator.group import Effects, Now, Reply, Waiter
+from broker.coordinator.group_conversion import with_ids
+from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.modern_group import Call, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import (
@@ -23,12 +26,10 @@ from broker.coordinator.modern_group_messages import (
     HeartbeatReply,
     HeartbeatRequest,
     Partitions,
-    TopicIdPartition,
 )
 from broker.coordinator.modern_group_records import MemberSubscription
 from broker.coordinator.record_reader import MAX_STRING_BYTES
 from broker.errors import BrokerError, ErrorCode
-from broker.protocol.topic_partition import TopicPartition
 
 _NOTHING = (None,) * 4
 _SAID = ("instance_id", "rack_id", "topic_names", "topic_regex", "server_assignor", "client_id", "client_host")
@@ -259,39 +260,28 @@ def reconcile(
 # --- offsets
 
 
-def commit_errors(
-    group: ConsumerGroup,
-    member_id: str,
-    epoch: int,
-    partitions: Iterable[TopicPartition],
-    *,
-    transactional: bool,
-    version: int,
-) -> dict[TopicPartition, ErrorCode]:
-    """Whether a member may commit offsets of partitions, in the epoch that it knows (KIP-848, KIP-1251).
+def commit_error(group: ConsumerGroup, request: CommitRequest) -> ErrorCode:
+    """Why a member may not commit offsets in the epoch that it knows, or NONE (KIP-848, KIP-1251).
 
-    It may with its present epoch, and with one before if the partition has been its own since.
+    It may with its present epoch, and with one before if all the partitions have been its own since.
     """
+    members, epoch, transactional = group.membership.members, request.generation_id, request.producer is not None
     if group.is_upgrading:
-        return dict.fromkeys(partitions, ErrorCode.coordinator_load_in_progress)  # clients send it again
-    members = group.membership.members
-    if (epoch < 0 and not members) or (transactional and epoch < 0 and not member_id):
-        return dict.fromkeys(partitions, ErrorCode.none)
-    member = members.get(member_id)
+        return ErrorCode.coordinator_load_in_progress  # clients send it again
+    if epoch < 0 and (not members or (transactional and not request.member_id)):
+        return ErrorCode.none
+    member = members.get(request.member_id)
     if member is None:
-        return dict.fromkeys(partitions, ErrorCode.unknown_member_id)
+        return ErrorCode.unknown_member_id
     is_classic = member.subscription.classic is not None
-    if not transactional and not is_classic and version < 9:
-        return dict.fromkeys(partitions, ErrorCode.unsupported_version)
-    stale = ErrorCode.illegal_generation if is_classic or transactional else ErrorCode.stale_member_epoch
-    errors = {}
-    for partition in partitions:
-        topic = group.topics.get(partition.topic)
-        key = None if topic is None else TopicIdPartition(topic.topic_id, partition.partition)
-        since = member.current.assigned.get(key, member.current.revoking.get(key)) if key else None
-        is_allowed = epoch == member.epoch or (since is not None and since <= epoch < member.epoch)
-        errors[partition] = ErrorCode.none if is_allowed else stale
-    return errors
+    if not (transactional or is_classic or request.knows_epochs):
+        return ErrorCode.unsupported_version
+    has = {**member.current.revoking, **member.current.assigned} if epoch < member.epoch else {}
+    owned = with_ids(request.offsets, group.topics)
+    is_own = len(owned) == len(request.offsets) and all(has.get(partition, inf) <= epoch for partition in owned)
+    if epoch == member.epoch or is_own:
+        return ErrorCode.none
+    return ErrorCode.illegal_generation if is_classic or transactional else ErrorCode.stale_member_epoch
 
 
 def fetch_error(group: ConsumerGroup, member_id: str | None, epoch: int) -> ErrorCode:

@@ -16,7 +16,8 @@ from broker.coordinator.group_assignors import ASSIGNORS, Assignable, Assignor
 from broker.coordinator.group_conversion import as_classic, has_left_for_classic, install_members
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.modern_group import DeadlineKind, ModernGroup, Steps
+from broker.coordinator.member_deadlines import DeadlineKind
+from broker.coordinator.modern_group import ModernGroup, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.modern_group_records import MemberState, ResolvedRegex
@@ -78,9 +79,11 @@ class ConsumerGroup(ModernGroup):
     def _changed(self, before: Member | None, after: Member, now: Now) -> None:
         """A member of the consumer protocol must give up partitions within its rebalance time-out."""
         if before is None or before.current is not after.current:
-            must_revoke = after.current.state is MemberState.UNREVOKED and after.subscription.classic is None
-            deadline = now.monotonic + after.subscription.rebalance_timeout_ms / 1000
-            self.set_deadline(DeadlineKind.REBALANCE, after.member_id, deadline if must_revoke else None)
+            if after.current.state is MemberState.UNREVOKED and after.subscription.classic is None:
+                deadline = now.monotonic + after.subscription.rebalance_timeout_ms / 1000
+                self.set_deadline(DeadlineKind.REBALANCE, after.member_id, deadline)
+            else:
+                self.deadlines.clear(DeadlineKind.REBALANCE, after.member_id)
 
     # --- in place of a classic group, and back
 

@@ -41,7 +41,6 @@ from broker.coordinator.modern_group_messages import (
     JOIN_EPOCH,
     HeartbeatReply,
     HeartbeatRequest,
-    ModernGroupDescription,
     Topics,
 )
 from broker.coordinator.record_reader import KeyValue, MalformedRecord
@@ -257,12 +256,12 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             if shard.loaded:
                 shard.topics_changed(names)
 
-    def describe_consumer_group(self, group_id: str) -> ModernGroupDescription:
-        """ConsumerGroupDescribe of one group. Raises BrokerError."""
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Raises BrokerError as `share_group` does."""
         group = self._known(group_id)
         if not isinstance(group, ConsumerGroup):
             raise _not_found(group_id, group, "consumer")
-        return group.describe()
+        return group
 
     def share_group(self, group_id: str) -> ShareGroup:
         """Raises BrokerError: `group_id_not_found`, or why the group is not known here."""
@@ -345,15 +344,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return ErrorCode.coordinator_not_available
         if not isinstance(group, ConsumerGroup):
             return ErrorCode.group_id_not_found
-        errors = consumer_group_requests.commit_errors(
-            group,
-            request.member_id,
-            generation,
-            request.offsets,
-            transactional=transactional,
-            version=9 if request.knows_epochs else 8,
-        )
-        return next((code for code in errors.values() if code is not ErrorCode.none), ErrorCode.none)
+        return consumer_group_requests.commit_error(group, request)
 
     async def _store_offsets(
         self, shard: GroupShard, group: Group, request: CommitRequest, now_ms: int

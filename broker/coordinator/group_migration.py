@@ -37,7 +37,8 @@ from broker.coordinator.group_messages import (
     quoted,
 )
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.modern_group import Call, DeadlineKind, Steps
+from broker.coordinator.member_deadlines import DeadlineKind
+from broker.coordinator.modern_group import Call, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import HeartbeatRequest
 from broker.coordinator.modern_group_records import ClassicMembership, MemberState, MemberSubscription
@@ -124,7 +125,7 @@ def _join(group: ConsumerGroup, request: JoinRequest, member_id: str, draft: Con
     is_changed = subscribe(draft, member, said)
     yield
     after = reconcile(group, draft, member_id, with_ids(wants.owned, group.topics), is_changed, now)
-    group.set_deadline(DeadlineKind.JOIN, member_id, None)
+    group.deadlines.clear(DeadlineKind.JOIN, member_id)
     group.set_deadline(DeadlineKind.SYNC, member_id, now.monotonic + said.rebalance_timeout_ms / 1000)
     protocol_name = request.protocols[0][0]
     return JoinReply(ErrorCode.none, member_id, after.epoch, CONSUMER_PROTOCOL_TYPE, protocol_name)
@@ -165,7 +166,7 @@ def sync(group: ConsumerGroup, request: SyncRequest, now: Now) -> SyncReply:
     if member.current.state is not MemberState.UNREVOKED and member.epoch < group.membership.target_epoch.epoch:
         _must_join(group, member, now)
         return SyncReply(ErrorCode.rebalance_in_progress)
-    group.set_deadline(DeadlineKind.SYNC, member.member_id, None)
+    group.deadlines.clear(DeadlineKind.SYNC, member.member_id)
     group.touch(member, now)
     assignment = encode_assignment(with_names(member.current.assigned, group.topics))
     return SyncReply(ErrorCode.none, assignment, *names)
@@ -202,7 +203,7 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 def _must_join(group: ConsumerGroup, member: Member, now: Now) -> None:
     """The member must join again within its rebalance time-out."""
-    if not group.has_deadline(DeadlineKind.JOIN, member.member_id):
+    if not group.deadlines.has(DeadlineKind.JOIN, member.member_id):
         deadline = now.monotonic + member.subscription.rebalance_timeout_ms / 1000
         group.set_deadline(DeadlineKind.JOIN, member.member_id, deadline)
 

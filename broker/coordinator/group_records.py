@@ -45,7 +45,7 @@ class MemberMetadata:
     """One member of a stored generation. Time-outs are in ms."""
 
     member_id: String
-    group_instance_id: Annotated[String | None, Wire(versions=(3, 4), lacking=None)]
+    group_instance_id: Annotated[String | None, Wire(versions=(3, 4))]
     client_id: String
     client_host: String
     rebalance_timeout_ms: Annotated[Int32, Wire(versions=range(1, 5))]

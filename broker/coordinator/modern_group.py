@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeAlias
@@ -24,8 +23,9 @@ from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group import Effects, Group, Now, Reply, Waiter
 from broker.coordinator.group_assignors import Assignable, Assignor
 from broker.coordinator.group_offsets import GroupOffsets
+from broker.coordinator.member_deadlines import DeadlineKind, Deadlines
 from broker.coordinator.modern_group_members import Member, Membership
-from broker.coordinator.modern_group_messages import MemberDescription, ModernGroupDescription, Resolve, Topics
+from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.record_reader import KeyValue
 from broker.errors import BrokerError, ErrorCode
 
@@ -61,17 +61,6 @@ class Call(NamedTuple):
 
     def refused(self, error: BrokerError) -> Reply:
         return Reply(self.waiter, self.refuse(error.code, error.message))
-
-
-class DeadlineKind(StrEnum):
-    """Why a member is removed when its deadline has passed."""
-
-    SESSION = "session"
-    REBALANCE = "rebalance"
-    """It does not give up partitions that it must give up."""
-    JOIN = "join"
-    """A member of the classic protocol does not join again."""
-    SYNC = "sync"
 
 
 @dataclass(slots=True, eq=False)
@@ -122,10 +111,7 @@ class ModernGroup(Group):
         self._most_requests = MOST_REQUESTS
         # The group of another kind that this one replaces, until that is stored.
         self._replaces: Group | None = None
-        # When members are removed (monotonic s; -inf: after the request that is answered now), and a time before which
-        # none is.
-        self._deadlines: dict[DeadlineKind, dict[str, float]] = {kind: {} for kind in DeadlineKind}
-        self._soonest = inf
+        self.deadlines = Deadlines()
 
     # --- what a kind of group decides
 
@@ -182,17 +168,9 @@ class ModernGroup(Group):
     def topics_in_use(self) -> frozenset[str]:
         return self.membership.topic_names()
 
-    def describe(self) -> ModernGroupDescription:
-        """ConsumerGroupDescribe or ShareGroupDescribe of the group."""
-        membership = self.membership
-        return ModernGroupDescription(
-            self.group_id,
-            self.state_name,
-            membership.epoch.epoch,
-            membership.target_epoch.epoch,
-            membership.assignor_name(self.default_assignor),
-            tuple(_described(member) for _, member in sorted(membership.members.items())),
-        )
+    @property
+    def assignor_name(self) -> str:
+        return self.membership.assignor_name(self.default_assignor)
 
     # --- events
 
@@ -248,7 +226,7 @@ class ModernGroup(Group):
         batch = self._storing
         if batch is None or store is not batch:
             return Effects()  # the group was killed meanwhile
-        self._storing, self.wake_at = None, self._soonest
+        self._storing, self.wake_at = None, self.deadlines.soonest
         if error is ErrorCode.none:
             if batch.successor is not None:
                 moved = BrokerError(ErrorCode.coordinator_not_available, "The group uses the classic protocol now.")
@@ -310,7 +288,7 @@ class ModernGroup(Group):
             if not self._queue:
                 break
         if self._storing is None:
-            self.wake_at = inf if self._is_dead else self._soonest
+            self.wake_at = inf if self._is_dead else self.deadlines.soonest
         return Effects([reply for reply in answered if reply.waiter is not None], stores, self._resolve())
 
     def _next_calls(self) -> dict[str, Call]:
@@ -331,9 +309,10 @@ class ModernGroup(Group):
 
     def _batch(self, calls: Mapping[str, Call], now: Now) -> Batch:
         draft = self.membership.draft()
-        if now.monotonic >= self._soonest:
-            for member_id, why in self._expired(calls, now).items():
-                logger.info("Member %s of group %s is removed: %s", member_id, self.group_id, why)
+        if now.monotonic >= self.deadlines.soonest:
+            waiting = {*calls, *(call.member_id for call in self._queue)}
+            for member_id, kind in self.deadlines.passed(now, draft.members.keys(), calls.keys(), waiting).items():
+                logger.info("Member %s of group %s is removed: %s time-out", member_id, self.group_id, kind)
                 draft.remove(member_id)
                 draft.bumps_epoch = True
         replies: list[Reply] = []
@@ -360,7 +339,7 @@ class ModernGroup(Group):
             draft.bumps_epoch = draft.metadata_hash(self.topics) != draft.epoch.metadata_hash
         if draft.bumps_epoch:
             draft.bump_epoch(self.topics)
-        if draft.target_epoch.epoch < draft.epoch.epoch:
+        if draft.target_epoch.epoch < draft.epoch.epoch and draft.members:
             draft.assign(self.topics, *self._assignor(draft), now.wall_ms)
 
     def _install(self, batch: Batch, now: Now) -> None:
@@ -372,8 +351,7 @@ class ModernGroup(Group):
         for member_id in batch.draft.changed:
             member, earlier = batch.draft.members.get(member_id), before.get(member_id)
             if member is None:
-                for deadlines in self._deadlines.values():
-                    deadlines.pop(member_id, None)
+                self.deadlines.forget(member_id)
             else:
                 self._changed(earlier, member, now)
 
@@ -384,55 +362,11 @@ class ModernGroup(Group):
         deadline = now.monotonic + self.session_timeout_ms(member) / 1000
         self.set_deadline(DeadlineKind.SESSION, member.member_id, deadline)
 
-    def set_deadline(self, kind: DeadlineKind, member_id: str, deadline: float | None) -> None:
-        """When the member is removed. None: not for this reason."""
-        if deadline is None:
-            self._deadlines[kind].pop(member_id, None)
-            return
-        self._deadlines[kind][member_id] = deadline
-        if deadline < self._soonest:
-            self._soonest = deadline
-            if self._storing is None:
-                self.wake_at = min(self.wake_at, deadline)
-
-    def has_deadline(self, kind: DeadlineKind, member_id: str) -> bool:
-        return member_id in self._deadlines[kind]
-
-    def _expired(self, calls: Mapping[str, Call], now: Now) -> dict[str, str]:
-        """The members to remove, and why.
-
-        Not those whose request waits: it restarts the session. It may also say that they have done what else they must,
-        but the next one is too late.
-        """
-        waiting = {*calls, *(call.member_id for call in self._queue)}
-        expired = {}
-        for kind, deadlines in self._deadlines.items():
-            for member_id in [one for one, deadline in deadlines.items() if deadline <= now.monotonic]:
-                if member_id not in self.membership.members:
-                    del deadlines[member_id]  # its join could not be stored
-                elif member_id not in waiting or deadlines[member_id] == -inf:
-                    expired[member_id] = f"its {kind} time-out has passed"
-                elif member_id in calls and kind is not DeadlineKind.SESSION:
-                    deadlines[member_id] = -inf
-        self._soonest = min((min(d.values(), default=inf) for d in self._deadlines.values()), default=inf)
-        return expired
-
-
-def _described(member: Member) -> MemberDescription:
-    said = member.subscription
-    return MemberDescription(
-        member.member_id,
-        getattr(said, "instance_id", None),
-        said.rack_id,
-        member.epoch,
-        said.client_id,
-        said.client_host,
-        sorted(said.topic_names),
-        getattr(said, "topic_regex", None) or None,
-        frozenset(member.current.assigned),
-        member.target,
-        getattr(said, "classic", None) is not None,
-    )
+    def set_deadline(self, kind: DeadlineKind, member_id: str, deadline: float) -> None:
+        """When the member is removed (monotonic s)."""
+        self.deadlines.set(kind, member_id, deadline)
+        if self._storing is None:
+            self.wake_at = min(self.wake_at, deadline)
 
 
 def _ends(call: Call, steps: Steps, replies: list[Reply]) -> bool:

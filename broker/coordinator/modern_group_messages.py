@@ -5,7 +5,7 @@ The API handlers pass these to the group coordinator. They are the same for ever
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -77,32 +77,3 @@ class Resolve(NamedTuple):
 
     regexes: frozenset[str]
     client: object
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDescription:
-    """One member in ConsumerGroupDescribe or ShareGroupDescribe."""
-
-    member_id: str
-    instance_id: str | None
-    rack_id: str | None
-    member_epoch: int
-    client_id: str
-    client_host: str
-    topic_names: Collection[str]
-    topic_regex: str | None
-    assignment: Partitions
-    target_assignment: Partitions
-    is_classic: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ModernGroupDescription:
-    """ConsumerGroupDescribe or ShareGroupDescribe of one group."""
-
-    group_id: str
-    state: str
-    group_epoch: int
-    assignment_epoch: int
-    assignor_name: str
-    members: tuple[MemberDescription, ...] = ()

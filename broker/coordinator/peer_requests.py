@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from broker.background_tasks import BackgroundTasks
+from broker.cluster.metadata_cache import MetadataCache
 from broker.errors import ErrorCode, PykafkaError
 from broker.net.peer_connection import PeerConnection
 
@@ -64,6 +65,14 @@ class PeerRequests(Generic[Item]):
             self._senders[broker_id] += 1
             self._tasks.begin("asking other brokers", self._send_all(broker_id))
         return future
+
+    def follow(self, topics: MetadataCache, leader_of: Callable[[Item], int | None], code: ErrorCode) -> None:
+        """From now on give up, with `code`, what another broker leads than the one that is asked."""
+
+        def leaders_changed(names: Collection[str]) -> None:
+            self.give_up(lambda broker_id, item: leader_of(item) != broker_id, code)
+
+        topics.add_change_listener(leaders_changed)
 
     def give_up(self, is_moved: Callable[[int, Item], bool], code: ErrorCode) -> None:
         """Answer `code` for all items of which `is_moved(broker, item)` says that another broker should be asked.

@@ -7,7 +7,7 @@ writes to all partitions, for the transaction coordinator. Tests replace `Marker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from broker.background_tasks import BackgroundTasks
@@ -69,7 +69,7 @@ class ClusterMarkerWriter:
         self._broker_id = broker_id
         self._local = local
         self._peers = PeerRequests(connect, _send)
-        topics.add_change_listener(self._leaders_changed)
+        self._peers.follow(topics, lambda sent: self._leader(sent[0]), ErrorCode.not_leader_or_follower)
 
     def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         """Append a marker. Raises BrokerError `unknown_topic_or_partition` only when the topic was deleted."""
@@ -96,12 +96,6 @@ class ClusterMarkerWriter:
         if self._leader(tp) is None and not self._topics.is_malformed(tp.topic):
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} was not known")
-
-    def _leaders_changed(self, names: Collection[str]) -> None:
-        self._peers.give_up(
-            lambda leader, sent: sent[0].topic in names and self._leader(sent[0]) != leader,
-            ErrorCode.not_leader_or_follower,
-        )
 
 
 async def _answered(tp: TopicPartition, leader: int, answer: Awaitable[ErrorCode]) -> None:

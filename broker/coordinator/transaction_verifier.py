@@ -7,7 +7,7 @@ transaction. The coordinator may be another broker (Kafka's AddPartitionsToTxnMa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ class TransactionVerifier:
         self._broker_id = broker_id
         self._transactions = transactions
         self._peers = PeerRequests(connect, _send)
-        topics.add_change_listener(self._leaders_changed)
+        self._peers.follow(topics, lambda one: self._coordinator(one.transactional_id), ErrorCode.not_coordinator)
 
     def is_local(self, transactional_id: str) -> bool:
         """Whether this broker coordinates the transactions of the id. Then ask the coordinator itself."""
@@ -73,13 +73,6 @@ class TransactionVerifier:
         stored_in = TopicPartition(TRANSACTION_STATE_TOPIC, self._transactions.partition_for(transactional_id))
         info = self._topics.metadata.partition(stored_in)
         return self._broker_id if info is None else info.leader
-
-    def _leaders_changed(self, names: Collection[str]) -> None:
-        if TRANSACTION_STATE_TOPIC in names:
-            self._peers.give_up(
-                lambda broker_id, asked: self._coordinator(asked.transactional_id) != broker_id,
-                ErrorCode.not_coordinator,
-            )
 
     async def close(self) -> None:
         """End all requests."""

@@ -32,9 +32,7 @@ class Wire(NamedTuple):
     """How a field of a table is stored, where its type alone does not say it. Goes into `Annotated`."""
 
     versions: Container[int] | None = None
-    """Those that have the field; None: all."""
-    lacking: Any = -1
-    """What the field is in the other versions, if the class has no default."""
+    """Those that have the field; None: all. In others it has its default, or else null or -1."""
     tag: int | None = None
     """Of a tagged field (KIP-482)."""
     before: str = ""
@@ -116,14 +114,11 @@ class Table:
         is_struct = not field.kafka_type and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"))
         return field._replace(struct=Table(hint, self.version, self.__flexible__)) if is_struct else field
 
-    def lacking(self) -> dict[str, Any]:
-        """What each field of the class is where a version does not have it."""
-        return {
-            name: field.default
-            if field.default is not dataclasses.MISSING
-            else (field.wire.lacking if field.kafka_type else self.version)
-            for name, field in self.columns.items()
-        }
+    def lacking(self, field: Field) -> Any:
+        """What a field of the class is where a version does not store it."""
+        if field.default is not dataclasses.MISSING:
+            return field.default
+        return (None if field.optional else -1) if field.kafka_type else self.version
 
     def fields(self) -> tuple[Field, ...]:
         """Those that this version stores, in the order of the wire."""

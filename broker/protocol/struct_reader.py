@@ -302,16 +302,16 @@ class _ReaderCode(StructCode):
 
     def body(self) -> None:
         fields = fields_of(self.entity)
-        values = {field.name: f"v_{field.name}" for field in fields}
-        make = "new({0}, ({1}))"
+        values, make = [f"v_{field.name}" for field in fields], "new({0}, ({1}))"
+        for field in fields:
+            if field.wire.read:
+                beside = f", v_{field.wire.beside}" if field.wire.beside else ""
+                self.add(f"v_{field.name} = {self.name(field.wire.read)}(v_{field.name}{beside})")
         if isinstance(self.entity, Table):
-            values = {name: values.get(name) or self.name(value) for name, value in self.entity.lacking().items()}
+            columns = self.entity.columns.values()
+            values = [f"v_{one.name}" if one in fields else self.name(self.entity.lacking(one)) for one in columns]
             make = make if self.entity.is_tuple else "{0}({1})"
-            for field in fields:
-                if field.wire.read:
-                    beside = f", v_{field.wire.beside}" if field.wire.beside else ""
-                    self.add(f"v_{field.name} = {self.name(field.wire.read)}(v_{field.name}{beside})")
-        made = make.format(self.name(_body_class(self.entity)), "".join(f"{value}, " for value in values.values()))
+        made = make.format(self.name(_body_class(self.entity)), "".join(f"{value}, " for value in values))
         self.add(f"return {made}, at")
 
 
@@ -327,7 +327,7 @@ def _is_whole(entity: Any) -> bool:
     """Whether an object of the struct is a tuple of what is stored."""
     if not isinstance(entity, Table):
         return True
-    names = [field.name for field in fields_of(entity) if not field.wire.read]
+    names = [field.name for field in fields_of(entity) if not (field.wire.read or field.wire.write)]
     return entity.is_tuple and names == list(entity.columns)
 
 

@@ -1,8 +1,8 @@
 """The dead letters of share groups (KIP-1191): what no member gets any more is written to a topic that the group names.
 
 A dead letter says in its headers where the record is and why it was given up. If the group asks for it, it also has the
-record's key, value and headers. It goes to the leader of its partition as acks=all does; Kafka chooses the same
-partition, and does not compress either.
+record's key, value and headers, and is compressed as the record was. It goes to the leader of its partition as acks=all
+does; Kafka chooses the same partition.
 
 What cannot be written is tried again, ever more seldom; the archive of a share partition waits for it, and nothing
 else. In the end the record is archived without a dead letter, as in Kafka, and the log says so. Lives on the event
@@ -26,13 +26,14 @@ from broker.cluster.metadata_cache import MetadataCache
 from broker.cluster.topic_changes import NewTopic, TopicChanges
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.peer_requests import Connect, PeerRequests
-from broker.errors import BrokerError, CorruptBatch, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, raise_for
 from broker.log.append_checks import BatchCheck, writable
 from broker.net.peer_connection import PeerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches
 from broker.records.builder import BatchBuilder
+from broker.records.compression import Codec
 from broker.records.record import Record, decode_batch
 from broker.replica.cold_reads import read_warm
 from broker.replica.partition import Partition
@@ -88,6 +89,7 @@ class DeadLetterWriter:
 
     def __post_init__(self, connect: Connect) -> None:
         self._peers = PeerRequests(connect, _send)
+        self._peers.follow(self.topics, lambda asked: self._leader(asked.tp), ErrorCode.not_leader_or_follower)
 
     async def write(self, key: SharePartitionKey, source: Partition, due: Sequence[DeadLetters]) -> int:
         """As `WriteDeadLetters` says. Raises nothing."""
@@ -98,14 +100,15 @@ class DeadLetterWriter:
             config = self.groups.of(group)
             try:
                 target, limit = await self._target(config.errors_deadletterqueue_topic_name, source.tp.partition)
-                records: Mapping[int, Record] = {}
+                records, codec = dict[int, Record](), int(Codec.NONE)
                 if config.errors_deadletterqueue_copy_record_enable and not is_bare:
-                    records, letters = await _found(source, letters)
+                    records, letters, codec = await _found(source, letters)
                 now_ms = self.clock.now_ms()
-                count, batch = await asyncio.to_thread(_batch, letters, records, limit, group, source.tp, now_ms)
-                letters = letters[:count]
+                builder = BatchBuilder(codec=codec, max_bytes=limit)
+                batch = await asyncio.to_thread(_fill, builder, letters, records, group, source.tp, now_ms)
+                letters = letters[: builder.record_count]
                 await self._produce(target, batch)
-                self.written[group] += count
+                self.written[group] += len(letters)
                 break
             except Exception as error:  # whatever it is, the share partition shall go on
                 self.failed[group] += 1
@@ -146,13 +149,13 @@ class DeadLetterWriter:
 
     async def _produce(self, tp: TopicPartition, batch: bytes) -> None:
         """Returns when all in-sync replicas have the batch. Raises BrokerError, TimeoutError."""
-        info = self.topics.metadata.partition(tp)
-        if info is None or info.leader < 0:
+        leading = self._leader(tp)
+        if leading < 0:
             raise BrokerError(ErrorCode.leader_not_available, f"{tp} has no leader")
-        if info.leader != self.broker_id:
-            code = await self._peers.ask(info.leader, _Question(tp, batch))
-            if code is not ErrorCode.none:
-                raise BrokerError(code, f"broker {info.leader} has not appended to {tp}: {code.name}")
+        if leading != self.broker_id:
+            raise_for(
+                await self._peers.ask(leading, _Question(tp, batch)), f"broker {leading} has not appended to {tp}"
+            )
             return
         leader = self.topics.partition(tp)
         leader.check_min_isr()
@@ -162,22 +165,27 @@ class DeadLetterWriter:
             raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} has another leader epoch")
         unsafe = leader.until_safe(leader.append_checked(check))
         if unsafe is not None:
-            await asyncio.wait_for(unsafe, _SAFE_S)
+            await asyncio.wait_for(asyncio.shield(unsafe), _SAFE_S)  # others may wait for the same flush
+
+    def _leader(self, tp: TopicPartition) -> int:
+        info = self.topics.metadata.partition(tp)
+        return -1 if info is None else info.leader
 
     async def close(self) -> None:
         """End all requests."""
         await self._peers.close()
 
 
-async def _found(source: Partition, letters: _Letters) -> tuple[Mapping[int, Record], _Letters]:
-    """The records of the first ones. What the log does not have any more has none. Raises BrokerError."""
-    records: dict[int, Record] = {}
+async def _found(source: Partition, letters: _Letters) -> tuple[dict[int, Record], _Letters, int]:
+    """The records of the first ones, and their codec. What the log does not have any more has none. Raises
+    BrokerError."""
+    records, codec = dict[int, Record](), int(Codec.NONE)
     end, bytes_left = -1, _READ_BYTES
     for index, (offset, _) in enumerate(letters):
         if offset < end:
             continue
         if bytes_left <= 0:
-            return records, letters[:index]
+            return records, letters[:index], codec
         end = offset + 1
         try:
             found = await read_warm(partial(source.read, offset, _READ_BYTES))
@@ -188,13 +196,14 @@ async def _found(source: Partition, letters: _Letters) -> tuple[Mapping[int, Rec
         if found is not None:
             bytes_left -= found.length
             data = await asyncio.to_thread(found.read)
-            end = max(end, await asyncio.to_thread(_decode, data, records))
-    return records, letters
+            after, codec = await asyncio.to_thread(_decode, data, records)
+            end = max(end, after)
+    return records, letters, codec
 
 
-def _decode(data: bytes, records: dict[int, Record]) -> int:
-    """Add the records, but for those of damaged batches. Returns the offset after them."""
-    end = 0
+def _decode(data: bytes, records: dict[int, Record]) -> tuple[int, int]:
+    """Add the records, but for those of damaged batches. Returns the offset after them, and the codec of the last."""
+    end, codec = 0, int(Codec.NONE)
     for position, header in walk_batches(data):
         end = header.next_offset
         if header.is_control:
@@ -202,16 +211,21 @@ def _decode(data: bytes, records: dict[int, Record]) -> int:
         try:
             verify_batch(data, position, header)
             records.update((one.offset, one) for one in decode_batch(data, position, header))
+            codec = header.codec
         except CorruptBatch as error:
             logger.warning("dead letters go without the records from offset %d on: %s", header.base_offset, error)
-    return end
+    return end, codec
 
 
-def _batch(
-    letters: _Letters, records: Mapping[int, Record], max_bytes: int, group: str, source: TopicPartition, now_ms: int
-) -> tuple[int, bytes]:
-    """A batch, and how many have found room in it."""
-    builder = BatchBuilder(max_bytes=max_bytes)
+def _fill(
+    builder: BatchBuilder,
+    letters: _Letters,
+    records: Mapping[int, Record],
+    group: str,
+    source: TopicPartition,
+    now_ms: int,
+) -> bytes:
+    """A batch of those that find room."""
     for offset, of in letters:
         context = {
             "topic": source.topic,
@@ -226,7 +240,7 @@ def _batch(
         key, value, own = (None, None, ()) if record is None else (record.key, record.value, record.headers)
         if not builder.append(now_ms, key, value, [*own, *headers]):
             break
-    return builder.record_count, builder.build()
+    return builder.build()
 
 
 def _unfit(reason: str) -> BrokerError:

@@ -7,7 +7,7 @@ Every change may be asked for twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -63,7 +63,7 @@ class ClusterPersister(Persister):
         self._broker_id = broker_id
         self._local = local
         self._peers = PeerRequests(connect, _send)
-        topics.add_change_listener(self._leaders_changed)
+        self._peers.follow(topics, lambda question: self._leader(question.key), ErrorCode.not_coordinator)
 
     async def ask(self, key: SharePartitionKey, asked: Asked) -> ShareState:
         loop = asyncio.get_running_loop()
@@ -118,12 +118,6 @@ class ClusterPersister(Persister):
         partition = self._local.partition_for(key.coordinator_key)
         info = self._topics.metadata.partition(TopicPartition(SHARE_STATE_TOPIC, partition))
         return -1 if info is None else info.leader
-
-    def _leaders_changed(self, names: Collection[str]) -> None:
-        if SHARE_STATE_TOPIC in names:
-            self._peers.give_up(
-                lambda broker_id, asked: self._leader(asked.key) != broker_id, ErrorCode.not_coordinator
-            )
 
 
 async def _send(peer: PeerConnection, questions: Sequence[_Question]) -> Mapping[_Question, ErrorCode]:

@@ -66,6 +66,16 @@ class FetchedBatch(NamedTuple):
     has_records: bool = True
 
 
+class Wanted(NamedTuple):
+    """How much a member wants (ShareFetch): whole batches, as many as `max_records` has room for, but one at least;
+    with `is_record_limit` not more than `max_records` (KIP-1206). Ranges begin anew at the first batch after
+    `batch_size` records."""
+
+    max_records: int
+    batch_size: int
+    is_record_limit: bool = False
+
+
 class AcquiredRecords(NamedTuple):
     """Offsets that a member has got, both ends included (ShareFetch)."""
 
@@ -216,21 +226,16 @@ class SharePartitionState:
         fetch_offset: int,
         batches: Sequence[FetchedBatch],
         now: float,
-        *,
-        max_records: int,
-        batch_size: int,
-        is_record_limit: bool = False,
+        wanted: Wanted,
     ) -> list[AcquiredRecords]:
         """Give a member available records of `batches`, which were read at `fetch_offset` without a gap.
 
         The log has no record between two of `batches`, nor from `fetch_offset` to the first one: such offsets are
-        archived. Whole batches are given, as many as `max_records` has room for, but one at least; with
-        `is_record_limit` not more than `max_records` (KIP-1206). Ranges begin anew at the first batch
-        after `batch_size` records. Never more are locked than the limit, and nothing new comes beyond it. A record that
-        was delivered often comes with few others, at its last delivery alone, so that it does not take good ones into
-        the archive.
+        archived. Never more are locked than the limit, and nothing new comes beyond it. A record that was delivered
+        often comes with few others, at its last delivery alone, so that it does not take good ones into the archive.
         """
         got: list[AcquiredRecords] = []
+        max_records, batch_size, is_record_limit = wanted
         taken, position = 0, max(fetch_offset, self.start_offset)
         # Counted once: there may be many batches, and many runs.
         unlocked, room = self.limits.max_record_locks - self.locked, self.limits.max_record_locks - self.in_flight

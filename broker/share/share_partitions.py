@@ -30,6 +30,7 @@ from broker.share.share_partition_state import (
     FetchedBatch,
     ShareLimits,
     SharePartitionState,
+    Wanted,
 )
 
 logger = logging.getLogger(__name__)
@@ -75,28 +76,13 @@ class SharePartition:
     _armed: float = inf
 
     def acquire(
-        self,
-        member_id: str,
-        fetch_offset: int,
-        batches: Sequence[FetchedBatch],
-        *,
-        max_records: int,
-        batch_size: int,
-        is_record_limit: bool = False,
+        self, member_id: str, fetch_offset: int, batches: Sequence[FetchedBatch], wanted: Wanted
     ) -> list[AcquiredRecords]:
         """As `SharePartitionState.acquire`. Read the log at `state.next_fetch_offset()` before, and only committed
         records (below the high watermark, or the last stable offset)."""
         if self.is_fenced:
             return []
-        acquired = self.state.acquire(
-            member_id,
-            fetch_offset,
-            batches,
-            self.owner.clock.monotonic(),
-            max_records=max_records,
-            batch_size=batch_size,
-            is_record_limit=is_record_limit,
-        )
+        acquired = self.state.acquire(member_id, fetch_offset, batches, self.owner.clock.monotonic(), wanted)
         self._arm()
         self._store()
         return acquired
@@ -279,7 +265,8 @@ class SharePartitions:
         if (ending := self._ending.get(key)) is not None:
             await asyncio.wait([ending])
         try:
-            stored = await self._in_log(key, epoch, partition.log.log_end_offset, await self.persister.read(key, epoch))
+            stored = await self.persister.read(key, epoch)
+            stored = await self._in_log(key, epoch, partition.log.log_end_offset, stored)
         except BrokerError as error:
             raise BrokerError(_SHOWN.get(error.code, error.code), error.message) from error
         reset = await self._reset_offset(key.group_id, partition) if stored.start_offset < 0 else 0

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from broker.coordinator import modern_group
-from broker.coordinator.consumer_group_requests import commit_errors, fetch_error, unchanged
+from broker.coordinator.consumer_group_requests import commit_error, fetch_error, unchanged
 from broker.coordinator.group import Now
+from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.modern_group import Call as GroupCall
 from broker.coordinator.modern_group_members import ConsumerMembership
 from broker.coordinator.modern_group_messages import (
@@ -20,6 +22,7 @@ from broker.coordinator.modern_group_messages import (
     HeartbeatRequest,
     Resolve,
 )
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.consumer_groups import (
@@ -114,8 +117,8 @@ def test_an_assignor_that_the_broker_lacks_is_refused_by_name(driver: ConsumerGr
 def test_the_assignor_that_most_members_name_decides(driver: ConsumerGroupDriver) -> None:
     driver.join("a", "t", server_assignor="range")
     driver.join("b", "t")
-    assert driver.group.describe().assignor_name == "range"
-    targets = {m.member_id: m.target_assignment for m in driver.group.describe().members}
+    assert driver.group.assignor_name == "range"
+    targets = {member.member_id: member.target for member in driver.group.membership.members.values()}
     assert targets == {"a": partitions_of("t", 0, 1), "b": partitions_of("t", 2, 3)}
 
 
@@ -504,9 +507,14 @@ def test_commits_count_with_the_present_epoch_or_since_the_partition_is_the_memb
     tps = [TopicPartition("t", kept), TopicPartition("t", got), TopicPartition("gone", 0)]
     none, stale = ErrorCode.none, ErrorCode.stale_member_epoch
 
-    def errors(member: str, epoch: int, **fields: Any) -> list[ErrorCode]:
-        says = {"transactional": False, "version": 9, **fields}
-        return list(commit_errors(driver.group, member, epoch, tps, **says).values())
+    def errors(member: str, epoch: int, *, transactional: bool = False, knows_epochs: bool = True) -> list[ErrorCode]:
+        producer = ProducerIdAndEpoch(1, 0) if transactional else None
+        asked = [{tp: OffsetAndMetadata(1)} for tp in tps]
+        requests = [
+            CommitRequest("g", offsets, epoch, member, knows_epochs=knows_epochs, producer=producer)
+            for offsets in asked
+        ]
+        return [commit_error(driver.group, request) for request in requests]
 
     assert a.epoch == 3
     assert errors("a", 3) == [none] * 3
@@ -515,17 +523,16 @@ def test_commits_count_with_the_present_epoch_or_since_the_partition_is_the_memb
     assert errors("a", 4) == [stale] * 3
     assert errors("b", 2) == [stale] * 3
     assert errors("a", 2, transactional=True) == [none, ErrorCode.illegal_generation, ErrorCode.illegal_generation]
-    assert errors("a", 3, version=8) == [ErrorCode.unsupported_version] * 3
+    assert errors("a", 3, knows_epochs=False) == [ErrorCode.unsupported_version] * 3
     assert errors("x", 3) == errors("", -1) == [ErrorCode.unknown_member_id] * 3
     assert errors("", -1, transactional=True) == [none] * 3
 
 
 def test_anybody_commits_to_an_empty_group(driver: ConsumerGroupDriver) -> None:
     tp = TopicPartition("t", 0)
-    assert commit_errors(driver.group, "", -1, [tp], transactional=False, version=9) == {tp: ErrorCode.none}
-    assert commit_errors(driver.group, "a", 1, [tp], transactional=False, version=9) == {
-        tp: ErrorCode.unknown_member_id
-    }
+    assert commit_error(driver.group, CommitRequest("g", {tp: OffsetAndMetadata(1)})) is ErrorCode.none
+    stranger = CommitRequest("g", {tp: OffsetAndMetadata(1)}, 1, "a", knows_epochs=True)
+    assert commit_error(driver.group, stranger) is ErrorCode.unknown_member_id
 
 
 def test_offsets_are_fetched_with_the_present_epoch_or_without_a_member(driver: ConsumerGroupDriver) -> None:

@@ -14,12 +14,13 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH, LEAVE_STATIC_EPOCH
 from broker.coordinator.modern_group_records import MemberState
 from broker.errors import ErrorCode
 from tests.support.consumer_groups import ConsumerGroupDriver, Player, partitions_of, player, settle, snapshot, topic
+from tests.support.group_history import GroupHistory
 
 NAMES = ["t", "u", "v"]
 SUBSCRIPTIONS = [
@@ -33,7 +34,7 @@ MATCHES = {"[tv]": {"t", "v"}, "v": {"v"}}
 WORST = [ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id]
 
 
-class ConsumerGroupHistory(RuleBasedStateMachine):
+class ConsumerGroupHistory(GroupHistory[ConsumerGroupDriver]):
     """`players` are the processes that run; those whose session has ended do not know it yet."""
 
     def __init__(self) -> None:
@@ -109,19 +110,6 @@ class ConsumerGroupHistory(RuleBasedStateMachine):
         self.players.remove(self.someone(data))
 
     # --- the world
-
-    @rule(ms=st.sampled_from([500, 3_000, 9_000]))
-    def wait(self, ms: int) -> None:
-        self.driver.wait(ms)
-
-    @rule()
-    def hold(self) -> None:
-        self.driver.hold = True
-
-    @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.none, ErrorCode.coordinator_not_available]))
-    def release(self, error: ErrorCode) -> None:
-        self.driver.hold = False
-        self.driver.release(error)
 
     @rule(stored=st.one_of(st.just(0), st.integers(1, 12), st.just(None)))
     def move_the_coordinator(self, stored: int | None) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.consumer_group_requests import commit_errors, fetch_error
+from broker.coordinator.consumer_group_requests import commit_error, fetch_error
 from broker.coordinator.consumer_group_state import ConsumerGroup
-from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
+from broker.coordinator.group_messages import CommitRequest, JoinRequest, LeavingMember, SyncRequest
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH
 from broker.errors import ErrorCode
@@ -197,13 +198,12 @@ def test_members_are_not_strangers_while_the_upgrade_is_being_stored(driver: Mix
     sync = driver.sync(SyncRequest("g", old.generation_id, old.member_id, {}))
     assert sync.reply.error is ErrorCode.rebalance_in_progress
     loading = ErrorCode.coordinator_load_in_progress
-    commit = commit_errors(group, old.member_id, old.generation_id, [tp], transactional=False, version=8)
-    assert commit == {tp: loading}
+    commit = CommitRequest("g", {tp: OffsetAndMetadata(1)}, old.generation_id, old.member_id)
+    assert commit_error(group, commit) is loading
     assert fetch_error(group, old.member_id, old.generation_id) is loading
     driver.hold = False
     driver.release()
-    commit = commit_errors(group, old.member_id, old.generation_id, [tp], transactional=False, version=8)
-    assert commit == {tp: ErrorCode.none}
+    assert commit_error(group, commit) is ErrorCode.none
     beat(old, new)
     assert not old.errors
 

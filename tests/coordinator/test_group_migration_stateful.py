@@ -11,18 +11,18 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
 from broker.coordinator.consumer_group_state import ConsumerGroup
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.modern_group_messages import LEAVE_EPOCH
-from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.consumer_groups import Player, player, snapshot, topic
+from tests.support.group_history import GroupHistory
 from tests.support.mixed_groups import ClassicPlayer, MixedGroupDriver, named
 
 
-class MixedGroupHistory(RuleBasedStateMachine):
+class MixedGroupHistory(GroupHistory[MixedGroupDriver]):
     def __init__(self) -> None:
         super().__init__()
         self.driver = MixedGroupDriver(topic("t", 4), topic("u", 2), session_timeout_ms=10_000, max_size=8)
@@ -66,19 +66,6 @@ class MixedGroupHistory(RuleBasedStateMachine):
             who.leave()
         elif says_so:
             self.driver.heartbeat(who.member_id, LEAVE_EPOCH)
-
-    @rule(ms=st.sampled_from([500, 3_000, 9_000]))
-    def wait(self, ms: int) -> None:
-        self.driver.wait(ms)
-
-    @rule()
-    def hold(self) -> None:
-        self.driver.hold = True
-
-    @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.none, ErrorCode.coordinator_not_available]))
-    def release(self, error: ErrorCode) -> None:
-        self.driver.hold = False
-        self.driver.release(error)
 
     @precondition(lambda self: not self.driver.held)
     @rule()

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.errors import ErrorCode
-from broker.protocol.topic_names import SHARE_STATE_TOPIC
-from broker.records.batch import patch_base_offset
+from broker.records.batch import patch_base_offset, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from broker.records.record import Record
 from broker.share import dead_letters
-from broker.share.share_partition_state import FetchedBatch, acknowledgements
-from tests.share.test_share_failover import SETTINGS, Shared
+from broker.share.share_partition_state import FetchedBatch, Wanted, acknowledgements
+from tests.share.test_share_failover import Shared
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
 from tests.support.raw_requests import Requests, ask_for, records_of
 from tests.support.raw_transactions import RawProducer
-from tests.support.replicating import Brokers, brokers, until
+from tests.support.replicating import Brokers, until
 from tests.support.share_members import REJECT, RELEASE, ShareMember, configure
 from tests.support.waiting import eventually
 
@@ -73,7 +72,9 @@ def test_a_rejected_record_is_copied_as_it_was(ask: Requests, topic: str, codec:
     assert member.take() == [(0, 9, 1)]
     member.acknowledge({0: [(0, 9, [1, 3, 3, 1, 1, 1, 1, 1, 1, 3])]})
     eventually(lambda: len(letters(ask, f"dlq.{topic}")) == 3)
-    found = letters(ask, f"dlq.{topic}")
+    (sent,) = ask.fetch([ask_for(f"dlq.{topic}")], version=12)
+    assert {header.codec for _, header in walk_batches(bytes(sent.records))} == {codec}
+    found = records_of(sent)
     assert [(one.key, one.value) for one in found] == [
         (b"key %d" % number, b"value %d" % number * 100) for number in (1, 2, 9)
     ]
@@ -176,20 +177,15 @@ def test_a_damaged_batch_goes_without_its_records() -> None:
     patch_base_offset(bad, 0, 2, 0)
     bad[-1] ^= 1
     records: dict[int, Record] = {}
-    assert dead_letters._decode(bytes(good + bad), records) == 4
+    assert dead_letters._decode(bytes(good + bad), records) == (4, Codec.LZ4)
     assert list(records) == [0, 1]
 
 
 @pytest.fixture
-async def three(tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Brokers]:
+def three(three: Brokers, monkeypatch: pytest.MonkeyPatch) -> Brokers:
     monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(dead_letters, "LONGEST_PAUSE_S", 0.1)
-    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
-        await asyncio.to_thread(running.create, "t")
-        await running.running[1]._topic_changes.create_default(SHARE_STATE_TOPIC)
-        await until(lambda: all(SHARE_STATE_TOPIC in one._topics.metadata.topics for one in running.running.values()))
-        await asyncio.to_thread(running.produce, "t", 90)
-        yield running
+    return three
 
 
 async def test_another_broker_leads_their_topic(
@@ -211,7 +207,7 @@ async def test_another_broker_leads_their_topic(
     writer = three.running[shared.leader(key)]._share.dead_letters
 
     async def reject(offset: int) -> None:
-        share.acquire("a", offset, [FetchedBatch(offset, offset)], max_records=1, batch_size=1)
+        share.acquire("a", offset, [FetchedBatch(offset, offset)], Wanted(1, 1))
         assert await share.acknowledge("a", acknowledgements([(offset, offset, [REJECT])])) is ErrorCode.none
 
     await reject(0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +12,12 @@ from broker.protocol.topic_names import SHARE_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.server import BrokerServer
 from broker.share.persister import SharePartitionKey
-from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, acknowledgements
+from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, Wanted, acknowledgements
 from broker.share.share_partitions import SharePartition
-from tests.support.replicating import PARTITIONS, Brokers, brokers, until
+from tests.support.replicating import PARTITIONS, Brokers
 
 RECORDS = 1_500
 """Of one partition, that members share while brokers restart."""
-SETTINGS = {"share.coordinator.state.topic.num.partitions": "6", "replica.lag.time.max.ms": "2000"}
 
 
 class Shared:
@@ -69,20 +66,10 @@ class Shared:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture
-async def three(tmp_path: Path, zookeeper: str) -> AsyncIterator[Brokers]:
-    async with brokers(tmp_path, f"{zookeeper}/{tmp_path.name}", SETTINGS) as running:
-        await asyncio.to_thread(running.create, "t")
-        await running.running[1]._topic_changes.create_default(SHARE_STATE_TOPIC)
-        await until(lambda: all(SHARE_STATE_TOPIC in one._topics.metadata.topics for one in running.running.values()))
-        await asyncio.to_thread(running.produce, "t", 90)
-        yield running
-
-
 def fetch(share: SharePartition, member: str = "a") -> list[AcquiredRecords]:
     at = share.state.next_fetch_offset()
     assert at is not None
-    return share.acquire(member, at, [FetchedBatch(at, 19)], max_records=100, batch_size=100)
+    return share.acquire(member, at, [FetchedBatch(at, 19)], Wanted(100, 100))
 
 
 async def accept(share: SharePartition, first: int, last: int) -> ErrorCode:
@@ -178,7 +165,7 @@ async def test_what_was_answered_never_comes_again_while_brokers_restart(three: 
                 await asyncio.sleep(0.01)
                 continue
             last = min(at + 6, RECORDS - 1)
-            got = share.acquire(name, at, [FetchedBatch(at, last)], max_records=7, batch_size=7)
+            got = share.acquire(name, at, [FetchedBatch(at, last)], Wanted(7, 7))
             for first, end, _ in got:
                 offsets = set(range(first, end + 1))
                 assert not offsets & answered

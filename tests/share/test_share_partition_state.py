@@ -11,6 +11,7 @@ from broker.share.share_partition_state import (
     FetchedBatch,
     ShareLimits,
     SharePartitionState,
+    Wanted,
     acknowledgements,
 )
 
@@ -39,7 +40,7 @@ def fetch(
     offset = state.next_fetch_offset() if at is None else at
     assert offset is not None
     found = [FetchedBatch(*batch) for batch in batches]
-    return state.acquire(member, offset, found, now, max_records=most, batch_size=size, is_record_limit=is_record_limit)
+    return state.acquire(member, offset, found, now, Wanted(most, size, is_record_limit))
 
 
 def say(state: SharePartitionState, first: int, last: int, *kinds: int, member: str = "a", now: float = 0) -> bool:

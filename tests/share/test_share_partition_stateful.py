@@ -18,6 +18,7 @@ from broker.share.share_partition_state import (
     RecordState,
     ShareLimits,
     SharePartitionState,
+    Wanted,
     acknowledgements,
 )
 from broker.share.share_records import ShareSnapshot, ShareUpdate
@@ -113,9 +114,7 @@ class ShareHistory(RuleBasedStateMachine):
             at,
             batches,
             self.now,
-            max_records=most,
-            batch_size=batch_size,
-            is_record_limit=is_record_limit,
+            Wanted(most, batch_size, is_record_limit),
         )
         if is_record_limit:
             assert sum(last - first + 1 for first, last, _ in got) <= most
@@ -372,7 +371,7 @@ class ShareHistory(RuleBasedStateMachine):
             batches = [batch for batch in self.log if batch.last_offset >= at]
             if not batches:
                 break
-            got = self.state.acquire("drain", at, batches, self.now, max_records=50, batch_size=50)
+            got = self.state.acquire("drain", at, batches, self.now, Wanted(50, 50))
             self.delivered("drain", got, batches)
             if got:
                 self.state.acknowledge("drain", acknowledgements((*r[:2], [1]) for r in got), self.now)

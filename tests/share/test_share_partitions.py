@@ -20,6 +20,7 @@ from broker.share.share_partition_state import (
     DeadLetters,
     FetchedBatch,
     ShareLimits,
+    Wanted,
     acknowledgements,
 )
 from broker.share.share_partitions import SharePartition, SharePartitions
@@ -126,7 +127,7 @@ def world() -> World:
 
 def fetch(share: SharePartition, member: str = "a", first: int = 0, size: int = 10) -> list[AcquiredRecords]:
     batch = FetchedBatch(first, first + size - 1)
-    return share.acquire(member, first, [batch], max_records=size, batch_size=size)
+    return share.acquire(member, first, [batch], Wanted(size, size))
 
 
 def acknowledging(share: SharePartition, first: int, last: int, kind: int = ACCEPT) -> asyncio.Future[ErrorCode]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -36,7 +37,7 @@ def browser() -> Iterator[Browser]:
             running.close()
 
 
-_HURRY = """for (const name of ["setTimeout", "setInterval"]) {
+HURRY = """for (const name of ["setTimeout", "setInterval"]) {
   const wait = window[name];
   window[name] = (run, ms, ...more) => wait(run, ms < 2000 ? ms : ms / 5, ...more);
 }"""
@@ -50,17 +51,35 @@ class Tab:
         self.page = page
         self.address = address.rstrip("/")
         self.complaints: list[str] = []
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self._note_host(request.url))
+        self._given = page
+        self._listeners: dict[str, Callable[[Any], None]] = {
+            "console": lambda said: self.complaints.append(said.text) if said.type == "error" else None,
+            "pageerror": lambda error: self.complaints.append(str(error)),
+            "request": lambda request: self._note_host(request.url),
+        }
+        self._listen()
+
+    def _listen(self) -> None:
+        for event, listener in self._listeners.items():
+            self.page.on(cast(Any, event), listener)
+
+    def leave(self) -> None:
+        """Give the page back for another tab, empty."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        if self.page is not self._given:
+            self.page.close()
+        self._given.goto("about:blank")
 
     def _note_host(self, url: str) -> None:
         if urlsplit(url).scheme in ("http", "https", "ws") and not url.startswith(self.address):
             self.complaints.append(f"a request to {url}")
 
     def hurry(self) -> None:
-        """Let the pages that are opened from now on ask again soon."""
-        self.page.add_init_script(_HURRY)
+        """Go on in a page of the same browser whose scripts ask again soon."""
+        self.page = self.page.context.new_page()
+        self.page.add_init_script(HURRY)
+        self._listen()
 
     def open(self, path: str) -> Page:
         self.page.goto(f"{self.address}{path}")

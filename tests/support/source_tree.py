@@ -83,10 +83,10 @@ def _walk_imports(node: ast.AST, *, in_function: bool, type_checking: bool) -> I
             # caller knows which modules exist.
             for alias in child.names:
                 yield Import(f"{child.module}.{alias.name}", child.lineno, in_function, type_checking)
-        else:
+        elif not isinstance(child, ast.expr):  # which holds no statement, and is most of a tree
             yield from _walk_imports(
                 child,
-                in_function=in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda),
+                in_function=in_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef),
                 type_checking=type_checking or _is_type_checking(child),
             )
 

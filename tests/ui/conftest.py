@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
@@ -42,12 +42,19 @@ def chromium() -> Iterator[Browser]:
         give_up(f"chromium: {error}")
 
 
-@pytest.fixture
-def tab(chromium: Browser, ui: UiProcess) -> Iterator[Tab]:
+@pytest.fixture(scope="module")
+def window(chromium: Browser) -> Iterator[Page]:
+    """For one test of a file after the other: a new one, with its cold cache, costs a second of a core."""
     context = chromium.new_context()
-    made = Tab(context.new_page(), ui.address)
-    made.page.set_default_timeout(20_000)
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def tab(window: Page, ui: UiProcess) -> Iterator[Tab]:
+    made = Tab(window, ui.address)
     yield made
     assert made.page.title() != "run", "a script of a record has run"
-    context.close()
+    made.leave()
     assert made.complaints == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -17,7 +17,7 @@ from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.producer import Producer
 from broker.protocol.described_config import ResourceType
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.chromium import Tab
+from tests.support.chromium import HURRY, Tab
 from tests.support.kafka import Kafka
 from tests.support.ui_process import UiProcess
 from tests.support.waiting import eventually
@@ -29,16 +29,18 @@ def changing(broker: Kafka) -> Iterator[UiProcess]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def window(window: Page) -> Page:
+    window.add_init_script(HURRY)
+    return window
+
+
 @pytest.fixture
-def page(chromium: Browser, changing: UiProcess) -> Iterator[Page]:
-    context = chromium.new_context()
-    made = Tab(context.new_page(), changing.address)
-    made.page.set_default_timeout(20_000)
-    made.hurry()
-    made.open("/topics")
-    yield made.page
-    context.close()
-    assert made.complaints == []
+def page(window: Page, changing: UiProcess) -> Iterator[Page]:
+    tab = Tab(window, changing.address)
+    yield tab.open("/topics")
+    tab.leave()
+    assert tab.complaints == []
 
 
 @pytest.fixture

@@ -340,12 +340,6 @@ CONSUMER_GROUPS = [
         {"error_code": "invalid_regular_expression"},
     ),
     Difference(
-        "A group whose last member leaves has assigned nothing to nobody at once",
-        "its assignment epoch is its group epoch; Kafka's stays behind until somebody joins",
-        ("ConsumerGroupDescribe *",),
-        {"groups.assignment_epoch": lambda one: one.ours == one.kafka + 1},
-    ),
-    Difference(
         "Settings of streams groups are unknown",
         "INVALID_CONFIG: the groups of KIP-1071 are not served",
         ("AlterConfigs group streams.*",),
