@@ -5,8 +5,7 @@ What its members had of these partitions is forgotten. The group is made if ther
 
 from __future__ import annotations
 
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_requests import refused
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import ALTER_SHARE_OFFSETS_GROUP, ALTER_SHARE_OFFSETS_TOPIC
@@ -35,7 +34,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             raise BrokerError(ErrorCode.invalid_group_id)
         results = await context.share.states.alter(body.group_id, wanted, {one: names[one] for one, _ in wanted})
     except BrokerError as error:
-        return refused(error)
+        return outcome(error)
 
     def answer(name: str, number: int) -> Fields:
         if name not in allowed:
@@ -44,7 +43,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             error = BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {number} of {name}")
         else:
             error = results.get(one, _BELOW_0) or _DONE
-        return {"partition_index": number, **refused(error)}
+        return {"partition_index": number, **outcome(error)}
 
     return {
         "responses": [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broker.api.context import ApiContext, Client, Fields, Request
-from broker.api.share_requests import refused
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DELETE_SHARE_OFFSETS_GROUP, DELETE_SHARE_OFFSETS_TOPIC
 
@@ -20,7 +19,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         topic_ids = [known[name].topic_id for name in names if name in known and name in allowed]
         results = await context.share.states.delete(body.group_id, topic_ids)
     except BrokerError as error:
-        return refused(error)
+        return outcome(error)
 
     def answer(name: str) -> Fields:
         topic = known.get(name)
@@ -34,6 +33,6 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             return {"topic_name": name, "topic_id": topic.topic_id}
         else:
             error = failed
-        return {"topic_name": name, **refused(error)}
+        return {"topic_name": name, **outcome(error)}
 
     return {"responses": [answer(name) for name in names]}

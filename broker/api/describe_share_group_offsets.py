@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.api.named_topics import NO_ID
-from broker.api.share_requests import refused
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import DESCRIBE_SHARE_OFFSETS_GROUP, DESCRIBE_SHARE_OFFSETS_TOPIC
@@ -44,7 +43,7 @@ async def _describe(context: ApiContext, client: Client, asked: Any) -> Fields:
             topic_id = NO_ID if topic is None else topic.topic_id
             topics.append({"topic_name": name, "topic_id": topic_id, "partitions": partitions})
     except BrokerError as error:
-        return {"group_id": asked.group_id, **refused(error)}
+        return {"group_id": asked.group_id, **outcome(error)}
     return {"group_id": asked.group_id, "topics": topics}
 
 

@@ -6,7 +6,7 @@ Version notes: 2 — renews locks (KIP-1222).
 from __future__ import annotations
 
 from broker.api import share_requests
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import SHARE_ACKNOWLEDGE_GROUP, SHARE_ACKNOWLEDGE_TOPIC
 from broker.share.share_sessions import FINAL_EPOCH, INITIAL_EPOCH
@@ -21,10 +21,10 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             raise BrokerError(ErrorCode.invalid_share_session_epoch, "ShareFetch opens a session")
         session = context.share.sessions.find(key, body.share_session_epoch)
     except BrokerError as error:
-        return share_requests.refused(error)
+        return outcome(error)
     named = share_requests.asked_of(body.topics)
     results = await share_requests.acknowledge(context, request, client, key, SHARE_ACKNOWLEDGE_TOPIC, named)
     if body.share_session_epoch == FINAL_EPOCH:
         context.share.sessions.end(session)
-    partitions = {one: share_requests.refused(result) for one, result in results.items()}
+    partitions = {one: outcome(result) for one, result in results.items()}
     return share_requests.response_fields(context, client, key.group_id, partitions, results)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from broker.api import share_requests
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
@@ -77,7 +77,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             raise BrokerError(ErrorCode.invalid_request, text)
         session = await _session(context, request, client, key, named)
     except BrokerError as error:
-        return share_requests.refused(error)
+        return outcome(error)
     fetch = _ShareFetch(context, request, client, session)
     fetch.acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
     if epoch == FINAL_EPOCH:
@@ -262,7 +262,7 @@ class _ShareFetch:
     def _encode(self, answers: dict[Asked, dict[str, Any]]) -> Sequence[Part]:
         for asked, result in self._errors.items():
             if not answers.get(asked):
-                answers[asked] = {**share_requests.refused(result)}
+                answers[asked] = {**outcome(result)}
         for asked, result in self.acknowledged.items():
             answers.setdefault(asked, {}).update(
                 acknowledge_error_code=int(result.code), acknowledge_error_message=result.message or None

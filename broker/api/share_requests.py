@@ -101,8 +101,3 @@ def response_fields(
         "responses": [{"topic_id": topic_id, "partitions": found} for topic_id, found in topics.items()],
         "node_endpoints": list(endpoints.values()),
     }
-
-
-def refused(error: BrokerError) -> Fields:
-    """The error of a response, or of a part of it."""
-    return {"error_code": error.code, "error_message": error.message or None}

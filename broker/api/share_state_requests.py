@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.permissions import SHARE_STATE_AS_BROKER
 from broker.share.persister import STATE_APIS, SharePartitionKey, ShareState, from_fields, to_fields
@@ -35,7 +35,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
             state = await context.share.coordinator.ask(key, asked)
         except BrokerError as refused:
             error = refused
-        told = {"partition": row.partition, "error_code": error.code, "error_message": error.message or None}
+        told = {"partition": row.partition, **outcome(error)}
         return {**told, **to_fields(state)}
 
     async def answers(topic: Any) -> Fields:
