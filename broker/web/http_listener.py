@@ -49,6 +49,7 @@ class HttpListener:
         except Exception:
             logger.exception("the HTTP listener at %s ended", self.url)
         finally:
+            server.end()  # also when this task is cancelled
             self._socket.close()
 
     def close(self) -> None:

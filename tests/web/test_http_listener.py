@@ -61,3 +61,15 @@ async def test_a_listener_that_never_served_is_closed() -> None:
     listener = HttpListener("HTTP://127.0.0.1:0")
     listener.close()
     assert await answer(listener) == b""
+
+
+async def test_a_listener_whose_task_is_cancelled_may_be_closed_later() -> None:
+    listener, nothing = HttpListener("HTTP://127.0.0.1:0"), SimpleNamespace()
+    sources: Any = nothing
+    serving = asyncio.ensure_future(listener.serve(sources, sources))
+    assert b" 404 " in await answer(listener)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert await answer(listener) == b""
+    listener.close()
