@@ -18,6 +18,7 @@ from broker.cluster.features import SUPPORTED, Features
 from broker.errors import ErrorCode
 from broker.net.router import Client, Handler, Route
 from broker.protocol.messages import Request, encode_response, with_correlation_id
+from broker.quotas.client_quotas import ClientQuotas
 from broker.zookeeper.feature_node import FinalizedFeatures
 
 _FIRST_WITH_NAME = 3
@@ -25,8 +26,12 @@ _FIRST_WITH_FEATURES_FROM_0 = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def make_handler(routes: Sequence[Route], features: Features) -> Handler:
-    """The handler that answers from `routes`, which are filled in before the first request."""
+def make_handler(routes: Sequence[Route], features: Features, quotas: ClientQuotas) -> Handler:
+    """The handler that answers from `routes`, which are filled in before the first request.
+
+    While clients have quotas it encodes nothing: the throttle time is behind the list, where the router puts it only
+    into an answer that is not encoded.
+    """
     encoded: dict[int, bytes] = {}
     """Version → the answer with the features `told`."""
     told = FinalizedFeatures()
@@ -37,6 +42,8 @@ def make_handler(routes: Sequence[Route], features: Features) -> Handler:
             return _answer(ErrorCode.unsupported_version, request.version, routes, features.finalized)
         if request.version >= _FIRST_WITH_NAME and not _names_its_software(request.body):
             return {"error_code": ErrorCode.invalid_request, "api_keys": ()}
+        if quotas.enabled:
+            return _answer(ErrorCode.none, request.version, routes, features.finalized)
         if told is not features.finalized:
             told = features.finalized
             encoded.clear()

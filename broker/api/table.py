@@ -178,7 +178,7 @@ def make_routes(context: ApiContext) -> list[Route]:
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:
-            bound = handler(routes, context.features)
+            bound = handler(routes, context.features, context.quotas)
         else:
             bound = functools.partial(handler, context)
         if api in _CHANGES_METADATA:

@@ -367,6 +367,18 @@ def test_the_time_of_the_broker_is_limited_by_one_sample(own: BrokerProcess, ask
         assert time.monotonic() - begin > 0.9
 
 
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_a_client_learns_from_the_answer_about_versions_how_long_it_is_throttled(
+    own: BrokerProcess, ask: Requests, version: int
+) -> None:
+    body = {"client_software_name": "tests", "client_software_version": "1"}
+    with Requests(own.bootstrap, client_id="asking") as client:
+        assert to_ms(client.ask(ApiKey.API_VERSIONS, body, version).throttle_time) == 0
+        alter(ask, {"client-id": "asking"}, {"request_percentage": 0.0001})
+        answer = client.ask(ApiKey.API_VERSIONS, body, version)
+        assert (answer.error_code, to_ms(answer.throttle_time)) == (ErrorCode.none, 1000)
+
+
 def test_time_in_threads_counts(own: BrokerProcess, ask: Requests) -> None:
     """Else who sends batches that are costly to check could use all cores."""
     ask.create("costly")
