@@ -116,31 +116,38 @@ def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
 
 def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
     """Whether it is a Produce request with acks=0. False for one whose beginning is malformed; no more is read."""
-    try:
-        key, version, _ = peek(frame)
-        return key == ApiKey.PRODUCE and _read_acks(version, frame) == 0
-    except (*_MALFORMED, ProtocolError, UnsupportedVersion):
-        return False
+    return _acks(frame)[0] == 0
 
 
 def relies_on_features(frame: bytes | bytearray | memoryview) -> bool:
     """Whether the client uses version 2 of transactions (KIP-890), which ApiVersions has told it. Not with acks=0."""
     key, version, _ = peek(frame)
     first = _FIRST_OF_TRANSACTIONS_2.get(key)
-    return first is not None and version >= first and not wants_no_answer(frame)
+    if first is None or version < first:
+        return False
+    acks, is_transactional = _acks(frame) if key == ApiKey.PRODUCE else (None, True)
+    return is_transactional and acks != 0
 
 
-def _read_acks(version: int, frame: bytes | bytearray | memoryview) -> int:
-    """The field behind the header and the transactional id."""
-    _, at = _read_header(frame, 0, len(frame))
-    length = 0
-    if _request_codec(ApiKey.PRODUCE, version).tagged:
-        length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
-        length -= 1
-    elif version >= _FIRST_TRANSACTIONAL:
-        length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
-    acks: int = _INT16.unpack_from(frame, at + max(length, 0))[0]
-    return acks
+def _acks(frame: bytes | bytearray | memoryview) -> tuple[int | None, bool]:
+    """The acks of a Produce request, and whether it has a transactional id, which stands before them behind the header.
+
+    (None, False) for other requests, and for one whose beginning is malformed.
+    """
+    try:
+        key, version, _ = peek(frame)
+        if key != ApiKey.PRODUCE:
+            return None, False
+        _, at = _read_header(frame, 0, len(frame))
+        length = -1
+        if _request_codec(key, version).tagged:
+            length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
+            length -= 1
+        elif version >= _FIRST_TRANSACTIONAL:
+            length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
+        return _INT16.unpack_from(frame, at + max(length, 0))[0], length >= 0
+    except (*_MALFORMED, ProtocolError, UnsupportedVersion):
+        return None, False
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:

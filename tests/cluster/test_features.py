@@ -138,12 +138,13 @@ async def test_a_rolling_upgrade_ends_with_the_feature_and_a_broker_that_lacks_i
     await restart(1, is_old=False)
     await asyncio.to_thread(eventually, lambda: told() == {2})
     address = rolling.addresses[1]["PLAINTEXT"]
-    with Requests(address) as at_work, Requests(address) as other:
+    with Requests(address) as at_work, Requests(address) as plain:
         await asyncio.to_thread(_end_transaction, at_work)
         await restart(2, is_old=True)
         await asyncio.to_thread(eventually, lambda: told() == {0})
         assert await asyncio.to_thread(_is_hung_up_on, at_work), "it uses version 2 as long as it stays connected"
-        await asyncio.to_thread(other.ask, ApiKey.METADATA, {"topics": ()})
+        produce = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": ()}
+        await asyncio.to_thread(plain.ask, ApiKey.PRODUCE, produce, 12)
     with Requests(address) as anew:
         await asyncio.to_thread(_end_transaction, anew)
     await restart(2, is_old=False)
