@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._sasl is not None and not self._admitted(self._sasl, frame):
                 return
             if self.is_outdated and relies_on_features(frame):
-                self.close(CLIENT)
+                self.close(UNSUPPORTED)
                 return
             response = self._router.dispatch(frame, self.client, received)
         except ProtocolError as error:

@@ -143,6 +143,8 @@ async def test_a_rolling_upgrade_ends_with_the_feature_and_a_broker_that_lacks_i
         await restart(2, is_old=True)
         await asyncio.to_thread(eventually, lambda: told() == {0})
         assert await asyncio.to_thread(_is_hung_up_on, at_work), "it uses version 2 as long as it stays connected"
+        closed = rolling.running[1]._metrics.listeners["PLAINTEXT"].closed
+        assert closed["unsupported"] == 1, "not by the client"
         produce = {"transactional_id": None, "acks": 1, "timeout": 1000, "topic_data": ()}
         await asyncio.to_thread(plain.ask, ApiKey.PRODUCE, produce, 12)
     with Requests(address) as anew:
