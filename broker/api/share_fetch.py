@@ -136,7 +136,7 @@ class _ShareFetch:
             woken.clear()
             left = self._deadline - loop.time()
             partitions = [share.partition for share in shares]
-            delayed = DelayedFetch(partitions, 1, left, woken.set, committed=self._committed)
+            delayed = DelayedFetch(partitions, 1, left, woken.set, committed=self._committed, eager=True)
             for share in shares:
                 share.waiters.add(delayed.end)
             try:

@@ -117,8 +117,9 @@ class DeadLetterWriter:
                 if attempt == _ATTEMPTS or not config.errors_deadletterqueue_topic_name:
                     logger.error("%s cannot be written; the records are archived without: %r", told, error)
                     break
-                logger.warning("%s are not written yet: %r", told, error)
                 is_too_large = isinstance(error, BrokerError) and error.code in _TOO_LARGE and not is_bare
+                then = "go without the records" if is_too_large else "are tried again"
+                logger.warning("%s are not written yet, and %s: %r", told, then, error)
                 # The last attempt goes without the records, too, in case it is they that cannot be read.
                 is_bare |= is_too_large or attempt + 1 == _ATTEMPTS
                 if not is_too_large:
