@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -58,7 +59,7 @@ async def acknowledge(
     async def store(asked: Asked, batches: Iterable[Any]) -> BrokerError:
         try:
             said = acknowledgements(batches, AcknowledgeType.RENEW if renews else AcknowledgeType.REJECT)
-            if not may_renew and any(one.kind is AcknowledgeType.RENEW for one in said):
+            if not may_renew and any(AcknowledgeType.RENEW in one.kinds for one in said):
                 text = "Renewing acquisition locks is not enabled for the group (share.renew.acknowledge.enable)."
                 raise BrokerError(ErrorCode.invalid_record_state, text)
             check(context, client, need, asked)
@@ -66,8 +67,9 @@ async def acknowledge(
             code = await share.acknowledge(key.member_id, said)
         except BrokerError as error:
             return error
-        for first, last, kind in said if code is ErrorCode.none else ():
-            context.metrics.share_acknowledgements[kind] += last - first + 1
+        for first, last, kinds in said if code is ErrorCode.none else ():
+            counts = Counter(kinds) if len(kinds) > 1 else {kinds[0]: last - first + 1}
+            context.metrics.share_acknowledgements.update(counts)
         return BrokerError(code)
 
     batches = {asked: one.acknowledgement_batches for asked, one in named.items() if one.acknowledgement_batches}

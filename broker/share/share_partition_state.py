@@ -16,7 +16,7 @@ The rules are those of Kafka's `SharePartition`. The start moves over what is ac
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
@@ -95,11 +95,23 @@ class DeadLetters(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says about offsets, both ends included."""
+    """What a member says about offsets, both ends included: one type for all, or one for each."""
 
     first_offset: int
     last_offset: int
-    kind: AcknowledgeType
+    kinds: Sequence[int]
+
+    def ranges(self, start: int) -> Iterator[tuple[int, int, AcknowledgeType]]:
+        """First and last offset of each range with one type, from `start` on."""
+        first, last, kinds = self
+        if len(kinds) == 1:
+            yield first, last, AcknowledgeType(kinds[0])
+            return
+        first = max(first, start)
+        for kind, same in groupby(kinds[first - self.first_offset :]):
+            size = sum(1 for _ in same)
+            yield first, first + size - 1, AcknowledgeType(kind)
+            first += size
 
 
 _NEW_STATE = {
@@ -310,18 +322,22 @@ class SharePartitionState:
         """
         if said and said[-1].last_offset >= self.end_offset:
             raise BrokerError(ErrorCode.invalid_request, f"offset {said[-1].last_offset} was never acquired")
-        runs = [(run, kind) for first, last, kind in said for run in self._between(first, last)]
-        lost = [run for run, _ in runs if run.state is not RecordState.ACQUIRED or run.member != member_id]
-        for run, kind in () if lost else runs:
-            if kind is AcknowledgeType.RENEW:
-                run.deadline = now + self.limits.lock_duration_s
-            else:
-                self._change(run, _NEW_STATE[kind])
+        for first, last, _ in said:  # before runs are cut, and types looked at: a request may have millions
+            for run in self._overlapping(first, last):
+                if run.state is not RecordState.ACQUIRED or run.member != member_id:
+                    text = f"offset {max(run.first, first)} is not acquired by member {member_id}"
+                    raise BrokerError(ErrorCode.invalid_record_state, text)
+        is_changed = False
+        for one in said:
+            for first, last, kind in one.ranges(self.start_offset):
+                for run in self._between(first, last):
+                    if kind is AcknowledgeType.RENEW:
+                        run.deadline = now + self.limits.lock_duration_s
+                    else:
+                        self._change(run, _NEW_STATE[kind])
+                        is_changed = True
         self._settle()
-        if lost:
-            text = f"offset {lost[0].first} is not acquired by member {member_id}"
-            raise BrokerError(ErrorCode.invalid_record_state, text)
-        return any(kind is not AcknowledgeType.RENEW for _, kind in runs)
+        return is_changed
 
     def release(self, member_id: str) -> bool:
         """Put all that a member has acquired into transition to available (its session has ended). Returns whether it
@@ -451,6 +467,10 @@ class SharePartitionState:
     def _available(self, first: int, last: int) -> list[_Run]:
         return [run for run in self._between(first, last) if run.is_available]
 
+    def _overlapping(self, first: int, last: int) -> list[_Run]:
+        begin = max(bisect_right(self._runs, first, key=_first) - 1, 0)
+        return [run for run in self._runs[begin : bisect_right(self._runs, last, key=_first)] if run.last >= first]
+
     def _between(self, first: int, last: int) -> list[_Run]:
         """The runs of these offsets, cut at both ends."""
         begin, end = self._cut(first), self._cut(last + 1)
@@ -485,7 +505,7 @@ _first = attrgetter("first")
 def acknowledgements(
     batches: Iterable[tuple[int, int, Sequence[int]]], largest: int = AcknowledgeType.RENEW
 ) -> list[Acknowledgement]:
-    """What the batches of a request say: first and last offset, one type for all or one for each, at most `largest`.
+    """The batches of a request, whose types are at most `largest`.
 
     Raises BrokerError `invalid_request`.
     """
@@ -497,10 +517,7 @@ def acknowledgements(
             reason = f"the acknowledgement of [{first}, {last}] is not valid, or comes after {end}"
             raise BrokerError(ErrorCode.invalid_request, reason)
         end = last
-        for kind, same in groupby(kinds):
-            count = size if len(kinds) == 1 else len(list(same))
-            said.append(Acknowledgement(first, first + count - 1, AcknowledgeType(kind)))
-            first += count
+        said.append(Acknowledgement(first, last, kinds))
     return said
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
@@ -201,6 +203,21 @@ def test_a_wrong_acknowledgement_changes_nothing(batches: list[tuple[int, int, l
     assert caught.value.code is code
     assert state.batches() == before
     assert state.next_write() is None
+
+
+def test_a_refused_acknowledgement_takes_no_memory_for_its_types() -> None:
+    """A member may send a type for each of millions of offsets that are done, behind one that is not."""
+    count = 20_000
+    state = machine(ShareState(0, 1, 1, [StateBatch(0, 0, 0, 1), StateBatch(1, count, 2, 1)]), end=count + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BrokerError) as caught:
+            state.acknowledge("a", acknowledgements([(1, count, bytes([1, 2]) * (count // 2))]), 0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code is ErrorCode.invalid_record_state
+    assert peak < 200_000
 
 
 def test_what_is_being_stored_cannot_be_acknowledged_again() -> None:
