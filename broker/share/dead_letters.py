@@ -49,7 +49,9 @@ ENABLE_KEY: Final = "errors.deadletterqueue.group.enable"
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _ATTEMPTS: Final = 10
-"""Two minutes, so that a broker may come back. Kafka gives up after 15 s."""
+"""Two minutes, so that a broker may come back."""
+_UNFIT_ATTEMPTS: Final = 5
+"""15 s, as Kafka, for a topic that is not there or not for dead letters: that lasts until somebody mends it."""
 _READ_BYTES: Final = 1 << 20
 _MOST: Final = 2000
 """Dead letters of one batch."""
@@ -114,7 +116,9 @@ class DeadLetterWriter:
                 self.failed[group] += 1
                 first, last = letters[0][0], letters[-1][0]
                 told = f"the dead letters of share group {group} for offsets {first} to {last} of {source.tp}"
-                if attempt == _ATTEMPTS or not config.errors_deadletterqueue_topic_name:
+                is_unfit = isinstance(error, BrokerError) and error.code is ErrorCode.invalid_config
+                most = _UNFIT_ATTEMPTS if is_unfit else _ATTEMPTS
+                if attempt >= most or not config.errors_deadletterqueue_topic_name:
                     logger.error("%s cannot be written; the records are archived without: %r", told, error)
                     break
                 is_too_large = isinstance(error, BrokerError) and error.code in _TOO_LARGE and not is_bare

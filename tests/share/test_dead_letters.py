@@ -213,6 +213,7 @@ async def test_another_broker_leads_their_topic(
     await reject(0)
     await until(lambda: share.state.start_offset == 1)
     assert "the records are archived without" in caplog.text
+    assert writer.failed[key.group_id] == 5, "a topic that is not there is not waited for as long as a broker"
     other = next(broker_id for broker_id in three.running if broker_id != shared.leader(key))
     await asyncio.to_thread(create_on, three, other)
     await until(lambda: all("dlq.t" in one._topics.metadata.topics for one in three.running.values()))
