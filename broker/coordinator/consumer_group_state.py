@@ -130,6 +130,7 @@ class ConsumerGroup(ModernGroup):
             self._cannot_downgrade |= error is ErrorCode.unknown_server_error
             if error is ErrorCode.none:
                 classic.prepare_rebalance(now, "its last member of the consumer protocol is gone")
+        self._is_regex_stale |= error is not ErrorCode.none  # what was looked up may be lost
         return super().stored(store, error, now)
 
     # --- patterns
