@@ -153,12 +153,9 @@ class ConsumerGroup(ModernGroup):
         """A member with a pattern was heard from. Its rights count for what patterns match."""
         self._client = client
 
-    def regexes_resolved(self, found: Mapping[str, Collection[str]] | None, now: Now) -> Effects:
-        """The answer to `Effects.resolve`: the topics of each pattern, or None if they could not be looked up."""
+    def regexes_resolved(self, found: Mapping[str, Collection[str]], now: Now) -> Effects:
+        """The answer to `Effects.resolve`: the topics of each pattern."""
         asked, self._asked = self._asked, frozenset()
-        if found is None:
-            self._client = None  # the next member with a pattern makes it be looked up again
-            return self._advance(now)
 
         def rule(draft: ConsumerMembership, now: Now) -> Steps:
             before, resolved = draft.extras, dict(draft.extras)

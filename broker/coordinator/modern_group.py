@@ -110,7 +110,7 @@ class ModernGroup(Group):
         """Requests wait, also if no append is under way, until the runtime ends this: more members may join at once."""
         self._most_requests = MOST_REQUESTS
         # When a batch without requests may be stored again: at once, it would fail at once, for ever.
-        self._retry_at = -inf
+        self.retry_at = -inf
         # The group of another kind that this one replaces, until that is stored.
         self._replaces: Group | None = None
         self.deadlines = Deadlines()
@@ -240,7 +240,7 @@ class ModernGroup(Group):
             self._most_requests = max(1, len(batch.calls) // 2)
             self._queue.extendleft(reversed(batch.calls))
             return self._advance(now)
-        self._retry_at = now.monotonic + RETRY_S
+        self.retry_at = now.monotonic + RETRY_S
         return self._advance(now, [call.refused(failed) for call in batch.calls])
 
     def kill(self, error: ErrorCode, now: Now) -> Effects:
@@ -262,7 +262,7 @@ class ModernGroup(Group):
         """Apply what waits, until something must be stored."""
         answered = list(replies)
         stores: list[Batch] = []
-        waits = now.monotonic < self._retry_at
+        waits = now.monotonic < self.retry_at
         while not (self._storing or self._is_dead or self.is_gathering or (waits and not self._queue)):
             calls = self._next_calls()
             try:
@@ -287,7 +287,7 @@ class ModernGroup(Group):
                 break
         if self._storing is None:
             ends = self._is_dead or self.is_gathering  # a deadline that has passed must not wake it again and again
-            self.wake_at = inf if ends else self._retry_at if waits else self.deadlines.soonest
+            self.wake_at = inf if ends else self.retry_at if waits else self.deadlines.soonest
         replies = [reply for reply in answered if reply.waiter is not None]
         return Effects(replies, stores, None if waits else self._resolve())
 
