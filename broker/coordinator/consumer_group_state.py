@@ -130,6 +130,7 @@ class ConsumerGroup(ModernGroup):
             self._cannot_downgrade |= error is ErrorCode.unknown_server_error
             if error is ErrorCode.none:
                 classic.prepare_rebalance(now, "its last member of the consumer protocol is gone")
+        self._is_regex_stale |= error is not ErrorCode.none  # what was looked up may be lost
         return super().stored(store, error, now)
 
     # --- patterns
@@ -152,12 +153,9 @@ class ConsumerGroup(ModernGroup):
         """A member with a pattern was heard from. Its rights count for what patterns match."""
         self._client = client
 
-    def regexes_resolved(self, found: Mapping[str, Collection[str]] | None, now: Now) -> Effects:
-        """The answer to `Effects.resolve`: the topics of each pattern, or None if they could not be looked up."""
+    def regexes_resolved(self, found: Mapping[str, Collection[str]], now: Now) -> Effects:
+        """The answer to `Effects.resolve`: the topics of each pattern."""
         asked, self._asked = self._asked, frozenset()
-        if found is None:
-            self._client = None  # the next member with a pattern makes it be looked up again
-            return self._advance(now)
 
         def rule(draft: ConsumerMembership, now: Now) -> Steps:
             before, resolved = draft.extras, dict(draft.extras)

@@ -41,7 +41,7 @@ SLOW_APPEND_S = 5.0
 """How long a client waits for an append (Kafka's offsets.commit.timeout.ms)."""
 
 RETRY_S = 1.0
-"""After an append that failed, deadlines are looked at again so much later."""
+"""After an append that failed, what nobody waits for (deadlines, other topics) is tried again so much later."""
 
 Steps: TypeAlias = Generator[None, None, Any]
 Rule: TypeAlias = Callable[[Any, Now], Steps]
@@ -109,6 +109,8 @@ class ModernGroup(Group):
         self.is_gathering = False
         """Requests wait, also if no append is under way, until the runtime ends this: more members may join at once."""
         self._most_requests = MOST_REQUESTS
+        # When a batch without requests may be stored again: at once, it would fail at once, for ever.
+        self.retry_at = -inf
         # The group of another kind that this one replaces, until that is stored.
         self._replaces: Group | None = None
         self.deadlines = Deadlines()
@@ -130,7 +132,7 @@ class ModernGroup(Group):
         """What a batch made of a member is stored."""
 
     def _resolve(self) -> Resolve | None:
-        """The patterns to look up now."""
+        """The patterns to look up now. Not asked for until RETRY_S after a failed append."""
         return None
 
     # --- state
@@ -238,9 +240,8 @@ class ModernGroup(Group):
             self._most_requests = max(1, len(batch.calls) // 2)
             self._queue.extendleft(reversed(batch.calls))
             return self._advance(now)
-        effects = self._advance(now, [call.refused(failed) for call in batch.calls])
-        self.wake_at = max(self.wake_at, now.monotonic + RETRY_S)
-        return effects
+        self.retry_at = now.monotonic + RETRY_S
+        return self._advance(now, [call.refused(failed) for call in batch.calls])
 
     def kill(self, error: ErrorCode, now: Now) -> Effects:
         calls = [*(self._storing.calls if self._storing else ()), *self._queue]
@@ -261,7 +262,8 @@ class ModernGroup(Group):
         """Apply what waits, until something must be stored."""
         answered = list(replies)
         stores: list[Batch] = []
-        while not (self._storing or self._is_dead or self.is_gathering):
+        waits = now.monotonic < self.retry_at
+        while not (self._storing or self._is_dead or self.is_gathering or (waits and not self._queue)):
             calls = self._next_calls()
             try:
                 batch = self._batch(calls, now)
@@ -284,8 +286,10 @@ class ModernGroup(Group):
             if not self._queue:
                 break
         if self._storing is None:
-            self.wake_at = inf if self._is_dead else self.deadlines.soonest
-        return Effects([reply for reply in answered if reply.waiter is not None], stores, self._resolve())
+            ends = self._is_dead or self.is_gathering  # a deadline that has passed must not wake it again and again
+            self.wake_at = inf if ends else self.retry_at if waits else self.deadlines.soonest
+        replies = [reply for reply in answered if reply.waiter is not None]
+        return Effects(replies, stores, None if waits else self._resolve())
 
     def _next_calls(self) -> dict[str, Call]:
         """The first requests that wait: one of a member, because its next one may depend on the answer."""

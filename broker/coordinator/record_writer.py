@@ -155,6 +155,8 @@ class RecordWriter:
                     self._unreported.popleft()
                 if self._queue:
                     self._append_queued()
+                if self._queue and not self._unreported:
+                    await asyncio.sleep(0)  # a callback wrote again, perhaps because the append was refused at once
         finally:
             self._task = None
 

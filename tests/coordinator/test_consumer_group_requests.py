@@ -325,11 +325,8 @@ def test_a_pattern_that_nobody_uses_any_more_is_forgotten(driver: ConsumerGroupD
     assert snapshot(driver.replay()) == snapshot(driver.group)
 
 
-def test_a_look_up_that_failed_is_tried_again_at_the_next_heartbeat(driver: ConsumerGroupDriver) -> None:
+def test_a_pattern_without_topics_is_not_looked_up_again(driver: ConsumerGroupDriver) -> None:
     a = player(driver, "a", topic_regex="t.*", client="alice")
-    a.beat()
-    driver.find_topics(None)
-    assert driver.resolve is None
     a.beat()
     driver.find_topics({})
     assert driver.resolve is None
@@ -373,6 +370,61 @@ def test_an_append_that_failed_changes_nothing(driver: ConsumerGroupDriver) -> N
     assert call.reply.error is ErrorCode.not_coordinator
     assert later.reply.error is ErrorCode.none
     assert snapshot(driver.group) == before == snapshot(driver.replay())
+
+
+def test_a_removal_that_could_not_be_stored_is_not_tried_again_at_once(driver: ConsumerGroupDriver) -> None:
+    """An append may be refused at once, and so is every further one while the event loop does nothing else."""
+    driver.join("a", "t")
+    driver.hold = True
+    driver.wait(46_000)
+    driver.release(ErrorCode.coordinator_not_available)
+    assert not driver.held
+    joining = driver.heartbeat("b", JOIN_EPOCH, **FIRST)
+    driver.release(ErrorCode.coordinator_not_available)
+    assert joining.reply.error is ErrorCode.coordinator_not_available, "requests do not wait for that"
+    assert not driver.held
+    driver.hold = False
+    driver.wait(1_001)
+    assert not driver.group.membership.members
+
+
+def test_other_topics_that_could_not_be_stored_are_stored_later_without_a_request(driver: ConsumerGroupDriver) -> None:
+    driver.join("a", "t")
+    driver.hold = True
+    driver.change_topics({**driver.topics, "t": topic("t", 9)})
+    driver.release(ErrorCode.coordinator_not_available)
+    assert not driver.held
+    driver.hold = False
+    driver.wait(1_001)
+    assert len(driver.group.membership.members["a"].target) == 9
+
+
+def test_topics_of_a_pattern_that_could_not_be_stored_are_looked_up_later(driver: ConsumerGroupDriver) -> None:
+    a = player(driver, "a", topic_regex="t.*", client="alice")
+    a.beat()
+    driver.find_topics({"t.*": {"t"}})
+    settle(driver, a)
+    driver.change_topics({**driver.topics, "t2": topic("t2", 2)})
+    driver.hold = True
+    driver.find_topics({"t.*": {"t", "t2"}})
+    driver.release(ErrorCode.coordinator_not_available)
+    assert driver.resolve is None
+    driver.hold = False
+    driver.wait(1_001)
+    driver.find_topics({"t.*": {"t", "t2"}})
+    settle(driver, a)
+    assert a.owned >= partitions_of("t2", 0, 1)
+
+
+def test_a_deadline_that_passes_while_joins_are_gathered_wakes_the_group_once(driver: ConsumerGroupDriver) -> None:
+    driver.join("a", "t")
+    driver.group.is_gathering = True
+    driver.elapsed_ms += 46_000
+    driver.perform(driver.group.tick(driver.now()))
+    assert driver.group.wake_at > driver.now().monotonic
+    driver.group.is_gathering = False
+    driver.perform(driver.group.tick(driver.now()))
+    assert not driver.group.membership.members
 
 
 @pytest.mark.parametrize("kept", range(10))

@@ -58,6 +58,25 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
     assert store.records[0] == [record(2)]
 
 
+async def test_a_write_after_each_refused_one_does_not_hold_the_event_loop() -> None:
+    store = MemoryRecordStore()
+    store.fail_with = BrokerError(ErrorCode.not_enough_replicas)
+    writer = RecordWriter(store, 0)
+    ended: list[ErrorCode] = []
+
+    def again(code: ErrorCode) -> None:
+        ended.append(code)
+        if code is not ErrorCode.none and len(ended) < 1_000:
+            writer.write([record(1)], again)
+
+    writer.write([record(0)], again)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    store.fail_with = None
+    await writer.flush()
+    assert ended[-1] is ErrorCode.none
+
+
 class SmallStore(MemoryRecordStore):
     """Accepts ten bytes of values per append."""
 

@@ -116,7 +116,8 @@ class ConsumerGroupDriver:
     def send(self, request: HeartbeatRequest) -> Call:
         call = Call()
         quiet = consumer_group_requests.unchanged(self.group, request, self.now())
-        if quiet is not None and self.held:  # the answer does not wait for the append
+        if quiet is not None and (self.held or self.now().monotonic < self.group.retry_at):
+            # It does not wait for what is not stored yet.
             call.answers.append(quiet)
             return call
         self.perform(consumer_group_requests.heartbeat(self.group, request, call, self.now()))
@@ -137,7 +138,7 @@ class ConsumerGroupDriver:
         self.topics = dict(topics)
         self.perform(self.group.topics_changed(self.topics, self.now()))
 
-    def find_topics(self, found: Mapping[str, set[str]] | None) -> None:
+    def find_topics(self, found: Mapping[str, set[str]]) -> None:
         """Answer what the group asked to look up."""
         assert self.resolve is not None
         self.resolve = None
