@@ -170,7 +170,7 @@ class ConsumerGroup(ModernGroup):
         return self.perform(rule, now)
 
     def _resolve(self) -> Resolve | None:
-        if self._asked or self._storing or self._client is None or self._is_dead:
+        if self._asked or self._storing or self.is_gathering or self._client is None or self._is_dead:
             return None
         wanted = self.membership.used_regexes()
         if not self._is_regex_stale:

@@ -214,8 +214,8 @@ class GroupShard:
         def matches(regex: str) -> Collection[str]:
             try:
                 return TopicPattern(regex).matching(names)
-            except BrokerError as error:  # as in Kafka, it has no topics then; members sent it before it was too much
-                logger.warning("Group %s: %s", group.group_id, error)
+            except Exception as error:  # as in Kafka, it has no topics then; members sent it before it was too much
+                logger.warning("Group %s: %s", group.group_id, error, exc_info=not isinstance(error, BrokerError))
                 return ()
 
         found = await asyncio.to_thread(lambda: {regex: matches(regex) for regex in asked.regexes})

@@ -180,8 +180,9 @@ def test_hostile_bytes_are_malformed_or_a_value(name: str, data: st.DataObject) 
             value = decode(one)
         except MalformedRecord:
             continue
-        if value is not None and name not in (*KEYS, "offset"):  # an expiry below 0 is none
-            assert decode(encode(value)) == value
+        if value is not None and name not in KEYS:
+            written = decode(encode(value))  # in the version that it needs, so without what nobody asks for
+            assert decode(encode(written)) == written
 
 
 TOPIC, ZEROS = UUID("00112233-4455-6677-8899-aabbccddeeff"), UUID(int=7)
