@@ -11,9 +11,9 @@ PARSING := $(LAYERS) tests/test_declared_packages.py
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PYTEST := $(BIN)/python -m pytest
 
-# Test processes at a time: two for each of two cores, because tests often wait. Tests of one file stay in one of them, in
-# the order that tests/conftest.py gives the files.
-WORKERS ?= 4
+# Test processes at a time: one more than cores, because tests often wait. Tests of one file stay in one of them, in the
+# order that tests/conftest.py gives the files.
+WORKERS ?= 3
 WORKING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The output of jobs that run at the same time, one job after the other. Make 3 on macOS cannot do that.
 GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
