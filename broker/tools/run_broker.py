@@ -153,7 +153,6 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     # The objects of start-up live as long as the broker, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
     where = ", ".join(map(str, bound)) if len(bound) > 1 or bound[0].name != "PLAINTEXT" else bound[0].address
     own = f" (its own ZooKeeper on {server.embedded_zookeeper})" if server.embedded_zookeeper else ""
     own = " (standalone)" if server.config.standalone else own
