@@ -28,7 +28,7 @@ from broker.coordinator.modern_group_messages import (
     Partitions,
 )
 from broker.coordinator.modern_group_records import MemberSubscription
-from broker.coordinator.record_reader import MAX_STRING_BYTES
+from broker.coordinator.record_format import MAX_STRING_BYTES
 from broker.errors import BrokerError, ErrorCode
 
 _NOTHING = (None,) * 4

@@ -21,7 +21,7 @@ from broker.coordinator.modern_group import ModernGroup, Steps
 from broker.coordinator.modern_group_members import ConsumerMembership, Member
 from broker.coordinator.modern_group_messages import Resolve, Topics
 from broker.coordinator.modern_group_records import MemberState, ResolvedRegex
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.errors import ErrorCode
 
 RECONCILING_INTERVAL_MS = 1_000

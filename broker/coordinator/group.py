@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.modern_group_messages import Resolve
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 

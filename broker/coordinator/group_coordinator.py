@@ -43,7 +43,7 @@ from broker.coordinator.modern_group_messages import (
     HeartbeatRequest,
     Topics,
 )
-from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_format import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator

@@ -18,7 +18,7 @@ from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.modern_group import ModernGroup
 from broker.coordinator.modern_group_messages import Topics
 from broker.coordinator.modern_group_records import ConsumerGroupKey
-from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.record_format import MalformedRecord
 from broker.coordinator.record_store import RecordRun
 from broker.coordinator.share_group_records import ShareGroupKey
 from broker.coordinator.share_group_state import ShareGroup

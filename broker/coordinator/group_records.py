@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
-from broker.coordinator.record_reader import RecordFormat
+from broker.coordinator.record_format import RecordFormat
 from broker.protocol.entities import Bytes, Int32, Int64, String, Wire
 
 _NullAsEmpty = Annotated[bytes, Wire(stored=Bytes | None, read=lambda data: data or b"")]

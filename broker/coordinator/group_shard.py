@@ -21,7 +21,7 @@ from broker.coordinator.group_kinds import GroupKinds, GroupReplay
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset_key
 from broker.coordinator.modern_group import ModernGroup
 from broker.coordinator.modern_group_messages import Resolve
-from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_format import KeyValue, MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, Done, RecordWriter
 from broker.coordinator.topic_pattern import TopicPattern

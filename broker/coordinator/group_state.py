@@ -25,7 +25,7 @@ from broker.coordinator.group_members import Member, Roster, Waiters
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.group_records import GroupMetadata, encode_group, encode_group_key
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 

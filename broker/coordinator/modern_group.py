@@ -26,7 +26,7 @@ from broker.coordinator.group_offsets import GroupOffsets
 from broker.coordinator.member_deadlines import DeadlineKind, Deadlines
 from broker.coordinator.modern_group_members import Member, Membership
 from broker.coordinator.modern_group_messages import Resolve, Topics
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.errors import BrokerError, ErrorCode
 
 logger = logging.getLogger(__name__)

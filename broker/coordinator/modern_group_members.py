@@ -26,7 +26,7 @@ from broker.coordinator.modern_group_records import (
     RecordKind,
     TargetEpoch,
 )
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 
 
 class Member(NamedTuple):

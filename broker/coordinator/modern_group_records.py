@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from broker.coordinator.modern_group_messages import Partitions, TopicIdPartition
-from broker.coordinator.record_reader import MalformedRecord, RecordFormat
+from broker.coordinator.record_format import MalformedRecord, RecordFormat
 from broker.protocol.entities import Bytes, Int8, Int32, Int64, String, Uuid, Wire
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from broker.clock import Clock
 from broker.cluster.metadata_cache import MetadataCache
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.segment_file import FileSlice

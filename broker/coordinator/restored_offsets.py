@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from broker.clock import Clock
 from broker.coordinator.group_records import OffsetAndMetadata, encode_offset, encode_offset_key
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.zookeeper.archive_nodes import ArchiveNodes
 from broker.zookeeper.cluster_store import ClusterStore
 

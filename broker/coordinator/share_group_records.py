@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 from uuid import UUID
 
 from broker.coordinator.modern_group_records import StoredPartitions, Strings, Target, TargetEpoch, ValueFormats
-from broker.coordinator.record_reader import RecordFormat
+from broker.coordinator.record_format import RecordFormat
 from broker.protocol.entities import Int8, Int32, Int64, String, Uuid, Wire
 
 

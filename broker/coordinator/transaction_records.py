@@ -10,7 +10,7 @@ from collections.abc import Collection
 from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
 
-from broker.coordinator.record_reader import RecordFormat
+from broker.coordinator.record_format import RecordFormat
 from broker.protocol.entities import Int8, Int16, Int32, Int64, String, Wire
 from broker.protocol.topic_partition import TopicPartition, by_topic
 

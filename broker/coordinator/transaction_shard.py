@@ -17,7 +17,7 @@ from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
-from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.record_format import MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.transaction_markers import MarkerWriter

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from broker.background_tasks import BackgroundTasks
 from broker.clock import Clock
 from broker.config.setting_groups import ShareCoordinatorSettings
-from broker.coordinator.record_reader import KeyValue, MalformedRecord
+from broker.coordinator.record_format import KeyValue, MalformedRecord
 from broker.coordinator.record_store import LogRecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.sharded_coordinator import ShardedCoordinator

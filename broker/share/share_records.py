@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Annotated, NamedTuple
 
-from broker.coordinator.record_reader import MalformedRecord, RecordFormat
+from broker.coordinator.record_format import MalformedRecord, RecordFormat
 from broker.protocol.entities import Int32, Int64, Wire
 from broker.share.persister import SharePartitionKey, StateBatch
 

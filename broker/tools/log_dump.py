@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from broker.coordinator.group_records import GroupMetadata, OffsetKey, decode_group, decode_key, decode_offset
-from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.record_format import MalformedRecord
 from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
 from broker.errors import CorruptBatch, ProtocolError, PykafkaError
 from broker.log.index import OFFSET_ENTRY, TIME_ENTRY

@@ -21,6 +21,7 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.consumer_groups import (
+    FIRST,
     ConsumerGroupDriver,
     partitions_of,
     player,
@@ -28,8 +29,6 @@ from tests.support.consumer_groups import (
     snapshot,
     topic,
 )
-
-FIRST = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset({"t"}), "owned": frozenset()}
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from broker.coordinator.modern_group_messages import (
 )
 from broker.errors import ErrorCode
 from tests.support.consumer_groups import (
+    FIRST,
     Call,
     ConsumerGroupDriver,
     partitions_of,
@@ -25,8 +26,6 @@ from tests.support.consumer_groups import (
     snapshot,
     topic,
 )
-
-FIRST = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset({"t"}), "owned": frozenset()}
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from broker.coordinator import transaction_records as transactions
 from broker.coordinator.group_records import GroupKey, GroupMetadata, MemberMetadata, OffsetAndMetadata, OffsetKey
 from broker.coordinator.modern_group_messages import TopicIdPartition
 from broker.coordinator.modern_group_records import ConsumerGroupKey, CurrentAssignment, MemberState, RecordKind
-from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.record_format import MalformedRecord
 from broker.coordinator.share_group_records import ShareAssignment, ShareGroupKey, ShareRecord, StatePartitions
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.protocol.consumer_protocol import subscribed_topics

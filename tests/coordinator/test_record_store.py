@@ -13,7 +13,7 @@ import pytest
 from broker.clock import ManualClock
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator import record_store
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.coordinator.record_store import LogRecordStore, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode

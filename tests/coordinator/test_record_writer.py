@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 import pytest
 
 from broker.coordinator import record_writer
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.coordinator.record_store import RecordRun
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch

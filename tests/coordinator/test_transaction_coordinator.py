@@ -10,7 +10,7 @@ import pytest
 
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator import transaction_shard
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.coordinator.sharded_coordinator import partition_for
 from broker.coordinator.transaction_records import (
     TransactionMetadata,

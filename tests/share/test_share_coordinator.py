@@ -11,7 +11,7 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.config.setting_groups import ShareCoordinatorSettings
-from broker.coordinator.record_reader import KeyValue
+from broker.coordinator.record_format import KeyValue
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.share.persister import SharePartitionKey, ShareState, ShareWrite, StateBatch

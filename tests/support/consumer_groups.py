@@ -27,6 +27,8 @@ from broker.replica.cluster_metadata import PartitionInfo, Topic
 
 START_MS = 1_700_000_000_000
 NAMESPACE = UUID(int=7)
+FIRST = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset({"t"}), "owned": frozenset()}
+"""What a member of topic `t` says when it joins."""
 BEGIN_AGAIN = (ErrorCode.fenced_member_epoch, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found)
 
 
