@@ -84,18 +84,28 @@ def write_load(
         if letters is not None:
             letters.discard()
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
-            raise OffsetConflict(
-                f"group '{request.target.group}': another load committed number {record.id.sequence} while "
-                f"{record.load_id} was running; nothing of {record.load_id} is kept"
-            ) from error
+            raise _overtaken(request, record) from error
         if isinstance(error, PykafkaError):
             raise
         # An OSError is one of this process; what an error of Spark stands for is in its text.
         reason = summary(str(error))
         failure = error if isinstance(error, OSError) else reason
         raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
-    destination.seal(sealed)  # discards the attempt itself when it fails
+    try:
+        destination.seal(sealed)  # discards the attempt itself when it fails
+    except OSError as error:
+        if not destination.is_overtaken(record):
+            raise
+        destination.discard(record.load_id)
+        raise _overtaken(request, record) from error  # the winner has removed the files while they were synced
     return sealed, files
+
+
+def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
+    return OffsetConflict(
+        f"group '{request.target.group}': another load committed number {record.id.sequence} while "
+        f"{record.load_id} was running; nothing of {record.load_id} is kept"
+    )
 
 
 def _write_directly(

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from broker.storage import storage
+from spark_connector.load import run_load
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.plan import next_number
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash
@@ -74,6 +77,29 @@ def test_a_load_that_comes_while_another_plans_doubles_nothing(
     with contextlib.suppress(OffsetConflict):
         loads.load(begin)
     assert loads.visible() == data.positions()
+
+
+def _no_spark() -> Any:
+    raise AssertionError("so small a load needs no Spark")
+
+
+@pytest.mark.parametrize("format", ["parquet", "delta"])
+def test_a_load_whose_files_a_rival_removes_while_they_are_synced_is_overtaken(
+    data: TopicData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    target = Target(str(tmp_path / "out"), f"g-{data.topic}", format=format)
+    request = LoadRequest.build(target, bootstrap_servers=data.bootstrap, topic=data.topic)
+    sync, rivals = storage._sync, [True]
+
+    def synced(path: str) -> None:
+        if path.endswith(".parquet") and rivals and rivals.pop():
+            run_load(request, _no_spark, lambda phase, record: None)
+        sync(path)
+
+    monkeypatch.setattr(storage, "_sync", synced)
+    with pytest.raises(OffsetConflict, match="another load committed number 1"):
+        run_load(request, _no_spark, lambda phase, record: None)
+    assert not rivals
 
 
 @pytest.mark.parametrize("kind", ["files", "zookeeper"])
