@@ -40,7 +40,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 OLDEST := $(VENV)/oldest
 OLDEST_TESTS ?= tests --ignore=$(LAYERS)
 
-.PHONY: help demo test prepared test-spark test-oldest check bench slow format docs reference notebooks mutants dist clean preflight
+.PHONY: help demo test prepared test-spark test-oldest check bench slow format docs pictures reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -52,6 +52,7 @@ help:
 	@echo "make bench   measure; the result goes to docs/performance.md"
 	@echo "make format  format the code and fix what the linter can"
 	@echo "make docs    build the documentation site into build/site; a broken link fails it"
+	@echo "make pictures  take the pictures of the console for the docs anew; some minutes"
 	@echo "make reference  write the generated pages of docs/reference from the code"
 	@echo "make notebooks  run the notebooks and store their outputs"
 	@echo "make mutants  change the code and see whether the tests notice; an hour"
@@ -96,10 +97,14 @@ format: $(VENV)/.test-installed
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.docs-installed
+	$(BIN)/python docs/images/draw.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reference: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.reference_pages
+
+pictures: $(VENV)/.test-installed
+	$(BIN)/python docs/images/draw.py --console
 
 mutants: $(VENV)/.mutants-installed
 	$(BIN)/python -m tests.support.mutants

@@ -1,11 +1,15 @@
-"""Draws the pictures of the documents: `python docs/images/draw.py` writes each as SVG, light and dark.
+"""Makes the pictures of the documents: `python docs/images/draw.py`, which `make docs` runs, draws the figures as SVG,
+light and dark, and fails if the pictures of the console lack one of its tabs. `--console` takes those anew, in minutes.
 
-A picture is boxes and arrows (`overview`), a stack of layers (`layers`), or a sequence (`sequence`): columns that send
+A figure is boxes and arrows (`overview`), a stack of layers (`layers`), or a sequence (`sequence`): columns that send
 each other messages, in order.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -79,25 +83,39 @@ def overview(look: Colours) -> str:
     parts = [
         _panel(20, 20, 250, 330, "Clients", look),
         *_lines(45, 70, 200, ["any Kafka client", "producers, consumers, admin"], look),
-        *_lines(45, 150, 200, ["pykafka console", "topics, produce, consume, …"], look),
+        *_lines(45, 150, 200, ["pykafka console", "terminal and browser"], look),
         *_lines(45, 230, 200, ["PySpark", 'format("pykafka")', "read, stream, write, load"], look, height=90),
         _panel(380, 20, 250, 330, "Broker (or Apache Kafka)", look),
         *_lines(405, 70, 200, ["Kafka's protocol", "over TLS, SASL"], look),
-        *_lines(405, 150, 200, ["coordinators", "groups, transactions"], look),
+        *_lines(405, 150, 200, ["coordinators", "groups, queues, transactions"], look),
         *_lines(405, 230, 200, ["partition logs", "append-only segments,", "retention, compaction"], look, height=90),
-        _panel(740, 20, 200, 100, "ZooKeeper", look),
-        *_lines(760, 62, 160, ["who is there, topics"], look, height=42),
-        _panel(740, 150, 200, 200, "Loads", look),
-        *_lines(760, 195, 160, ["files, Delta, SQL", "rows and offsets", "in one commit"], look, height=80),
-        _text(840, 310, "list, verify, rewind", look.faint),
+        *_service(20, "ZooKeeper", "who is there, topics", look),
+        *_service(105, "Another cluster", "same topics and groups", look),
+        *_service(190, "Archive", "S3, HDFS, a directory", look),
+        *_service(275, "Schema registry", "Avro, Protobuf, JSON", look),
         *_arrow(270, 100, 380, 100, "records", look, both=True),
         *_arrow(270, 275, 380, 275, "Arrow columns", look, both=True),
-        *_arrow(630, 75, 740, 75, "registers", look),
+        *_arrow(630, 52, 740, 52, "registers", look),
+        *_arrow(630, 137, 740, 137, "mirror", look, both=True),
+        *_arrow(630, 222, 740, 222, "old segments", look, both=True),
     ]
-    parts.append(f'<path d="M 145 350 V 385 H 840 V 357" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
-    parts.append(f'<path d="M 840 350 l -5 9 h 10 z" fill="{look.strong}"/>')
-    parts.append(_text(492, 378, "exactly once", look.text))
-    return _svg(960, 400, parts)
+    # From PySpark below the broker: to the registry beside it, and down to where loads go.
+    parts.append(f'<path d="M 195 350 V 372 H 840 V 348" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
+    parts.append(f'<path d="M 840 341 l -5 9 h 10 z" fill="{look.strong}"/>')
+    parts.append(_text(505, 366, "schemas by id", look.text))
+    parts.append(f'<path d="M 95 350 V 450 H 373" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
+    parts.append(_tip(380, 450, 1, look.strong))
+    parts.append(_text(238, 441, "exactly once", look.text))
+    parts.append(_panel(380, 394, 560, 112, "Loads: rows and offsets in one commit", look))
+    for row, name in enumerate(("Iceberg", "Delta", "files", "SQL")):
+        parts += _lines(400 + 132 * row, 436, 124, [name], look, height=32)
+    parts.append(_text(660, 494, "list, verify, rewind", look.faint))
+    return _svg(960, 520, parts)
+
+
+def _service(y: float, title: str, text: str, look: Colours) -> list[str]:
+    """A box at the right, for what runs beside the broker."""
+    return _lines(740, y, 200, [title, text], look)
 
 
 def layers(look: Colours) -> str:
@@ -160,6 +178,7 @@ LAYERS = [
     [(0, 5, "cluster", False)],
     [(0, 5, "zookeeper", False)],
     [(0, 5, "replica", False)],
+    [(0, 5, "archive", False)],
     [(0, 5, "log", False), (5, 2, "mirror", False), (7, 3, "spark_connector", True)],
     [(0, 5, "net", False), (5, 5, "client", False)],
     [(0, 10, "records", False)],
@@ -234,6 +253,31 @@ def pictures() -> dict[str, str]:
     return drawn
 
 
-if __name__ == "__main__":
+# --- the console's pictures
+
+TABS_SHOWN = HERE / "console-tabs.json"
+"""The tabs that the console had when its pictures were taken."""
+_NAVIGATION = HERE.parents[1] / "pykafka_ui" / "templates" / "base.html"
+
+
+def missing_tabs() -> list[str]:
+    """The tabs of the console that its pictures do not show."""
+    shown = json.loads(TABS_SHOWN.read_text(encoding="utf-8"))
+    tabs = re.findall(r'\("/\w*", "(\w+)"\)', _NAVIGATION.read_text(encoding="utf-8"))
+    return [tab for tab in tabs if tab not in shown]
+
+
+def main(arguments: list[str]) -> None:
     for file, svg in pictures().items():
         (HERE / file).write_text(svg, encoding="utf-8")
+    if "--console" in arguments:
+        sys.path.insert(0, str(HERE.parents[1]))
+        from tests.support.screenshots import take  # a cluster and a browser, which the figures do without
+
+        TABS_SHOWN.write_text(json.dumps(take(HERE)) + "\n", encoding="utf-8")
+    if missing := missing_tabs():
+        sys.exit(f"pictures of the console lack {', '.join(missing)}: run `make pictures`")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

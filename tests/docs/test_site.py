@@ -183,6 +183,21 @@ def test_every_link_and_picture_of_the_built_site_leads_somewhere(site: BuiltSit
     assert site.broken() == []
 
 
+def test_the_home_page_asks_no_other_host(site: BuiltSite) -> None:
+    """Nor do its scripts: the theme's would ask a code host for the repository's stars."""
+    asked: list[str] = []
+    try:
+        with browser() as chromium, served(site.root) as address:
+            page = chromium.new_page()
+            page.on("request", lambda request: asked.append(request.url))
+            page.goto(address)
+            page.wait_for_load_state("networkidle")
+    except Unavailable as error:
+        give_up(f"chromium: {error}")
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
 def test_a_page_loads_nothing_from_another_host(site: BuiltSite) -> None:
     elsewhere = {
         (element, address)
@@ -266,6 +281,7 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     faults = ["[a](missing.md)", "[a](#missing)", "![a](missing.svg)", "[a][broker.missing]", picture]
     config = yaml.safe_load(SITE.read_text(encoding="utf-8"))
     rules = {name: config[name] for name in ("strict", "validation", "theme", "plugins")}
+    rules["theme"]["custom_dir"] = str(ROOT / rules["theme"]["custom_dir"])
     rules["hooks"] = [str(ROOT / hook) for hook in config["hooks"]]
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("\n\n".join(["# Page", *faults]), encoding="utf-8")

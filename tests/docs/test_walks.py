@@ -7,6 +7,7 @@ import importlib.util
 import re
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -45,12 +46,28 @@ def test_every_stop_exists(walk: Path) -> None:
     assert missing == []
 
 
-def test_pictures_are_as_they_are_drawn() -> None:
+@pytest.fixture
+def draw() -> ModuleType:
     spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "images" / "draw.py")
     assert spec is not None
     assert spec.loader is not None
     draw = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(draw)
+    return draw
+
+
+def test_pictures_are_as_they_are_drawn(draw: ModuleType) -> None:
     for name, svg in draw.pictures().items():
         drawn = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
         assert drawn == svg, "run `python docs/images/draw.py`"
+
+
+def test_the_pictures_of_the_console_show_each_of_its_tabs(
+    draw: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert draw.missing_tabs() == [], "run `make pictures`"
+    template = draw._NAVIGATION.read_text(encoding="utf-8").replace('("/groups"', '("/queues", "Queues"), ("/groups"')
+    monkeypatch.setattr(draw, "_NAVIGATION", tmp_path / "base.html")
+    draw._NAVIGATION.write_text(template, encoding="utf-8")
+    assert draw.missing_tabs() == ["Queues"]
+    assert (draw.HERE / "ui-archive-light.png").is_file()

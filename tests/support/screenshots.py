@@ -1,4 +1,4 @@
-"""The pictures of the console in the docs: `python -m tests.support.screenshots` takes them anew, in some minutes.
+"""The pictures of the console in the docs, which `docs/images/draw.py --console` (`make pictures`) takes.
 
 They show a real cluster of three under some load, for long enough that the charts have a line.
 """
@@ -21,17 +21,29 @@ from broker.embedded import EmbeddedCluster
 from pykafka_demo.flights import flights
 from tests.support.chromium import browser
 from tests.support.plain_loads import PlainLoads
-from tests.support.source_tree import ROOT
 from tests.support.ui_process import UiProcess
 
 LASTS_S = 240
 TOPICS = {"flights": 6, "bookings": 3, "weather": 1}
+SETTINGS = {
+    "default.replication.factor": "3",
+    "remote.log.storage.system.enable": "true",
+    "log.retention.check.interval.ms": "5000",
+}
+ARCHIVED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "250000",
+    "retention.ms": "-1",
+    "local.retention.bytes": "500000",
+}
+"""Settings of `flights`: most of it is in the archive only when the pictures are taken."""
 
 
-def main() -> None:
+def take(target: Path) -> list[str]:
+    """Write `ui-<page>-<scheme>.png` into `target`. The tabs that the console has."""
     with (
         tempfile.TemporaryDirectory(prefix="lake-") as directory,
-        EmbeddedCluster(3, settings={"default.replication.factor": "3"}) as cluster,
+        EmbeddedCluster(3, settings={**SETTINGS, "archive.url": f"{directory}/archive"}) as cluster,
         _busy(cluster.bootstrap) as closed,
     ):
         lake = Path(directory) / "flights"
@@ -46,9 +58,10 @@ def main() -> None:
                 "overview": "/",
                 "records": "/topics/flights/records?limit=12&path=%24.dest&equals=LAX",
                 "group": "/groups/delays",
+                "archive": "/archive",
                 "loads": f"/loads/group?{urlencode({'at': lake, 'group': 'nightly'})}",
             }
-            _take(ui.address, pages)
+            return _shoot(ui.address, pages, target)
 
 
 @contextlib.contextmanager
@@ -57,7 +70,7 @@ def _busy(bootstrap: str) -> Iterator[threading.Event]:
     closed = threading.Event()
     with Cluster(bootstrap) as cluster:
         for name, partitions in TOPICS.items():
-            Admin(cluster).create_topic(name, partitions, 3)
+            Admin(cluster).create_topic(name, partitions, 3, ARCHIVED if name == "flights" else {})
     threads = [
         threading.Thread(target=_write, args=(bootstrap, closed)),
         threading.Thread(target=_read, args=(bootstrap, "dashboard", 0.05, closed)),
@@ -93,7 +106,8 @@ def _read(bootstrap: str, group: str, pause_s: float, closed: threading.Event) -
             consumer.commit()
 
 
-def _take(address: str, pages: dict[str, str]) -> None:
+def _shoot(address: str, pages: dict[str, str], target: Path) -> list[str]:
+    tabs: list[str] = []
     with browser() as running:
         for scheme in ("light", "dark"):
             context = running.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 760})
@@ -103,9 +117,7 @@ def _take(address: str, pages: dict[str, str]) -> None:
                 page.wait_for_load_state("networkidle")
                 if name == "records":
                     page.locator("#records details").first.locator("summary").first.click()
-                page.screenshot(path=ROOT / "docs" / "images" / f"ui-{name}-{scheme}.png")
+                page.screenshot(path=target / f"ui-{name}-{scheme}.png")
+            tabs = page.locator("nav[aria-label=Pages] a").all_inner_texts()
             context.close()
-
-
-if __name__ == "__main__":
-    main()
+    return tabs
