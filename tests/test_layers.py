@@ -37,7 +37,7 @@ ROWS: list[set[str]] = [
     {"protocol"},
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
-        *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage"),
+        *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "patterns"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}

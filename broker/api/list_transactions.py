@@ -13,6 +13,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import BrokerError, ErrorCode
 from broker.net.stopwatch import work_in_thread
+from broker.patterns.re2 import InvalidPattern, Re2Pattern
 from broker.protocol.messages import field
 from broker.protocol.permissions import LIST_TRANSACTION
 
@@ -54,13 +55,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 def _matching(found: Sequence[Listed], pattern: str) -> list[Listed]:
     """Those whose whole ids match `pattern`. Raises BrokerError `invalid_regular_expression`."""
-    import pyarrow
-    from pyarrow import compute
-
-    ids = pyarrow.array([transactional_id for transactional_id, _ in found], pyarrow.string())
     try:
-        compute.match_substring_regex(pyarrow.array([""]), pattern)  # brackets may hide an error
-        matches = compute.match_substring_regex(ids, rf"\A(?:{pattern})\z").to_pylist()
-    except pyarrow.ArrowInvalid as error:
+        matches = list(Re2Pattern(pattern).matching([transactional_id for transactional_id, _ in found]))
+    except InvalidPattern as error:
         raise BrokerError(ErrorCode.invalid_regular_expression, str(error)) from error
     return [transaction for transaction, matched in zip(found, matches, strict=True) if matched]
