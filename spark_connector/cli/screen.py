@@ -176,7 +176,7 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
         bad = sum(load.totals.bad for load in verified.loads)
         letters = f" and {bad:,} dead letters" if bad else ""
-        console.print(f"{loads} with {total:,} rows{letters} {agree} with the log.")
+        console.print(f"{loads} with {total:,} rows{letters} {agree} with what is left of the log.")
     elif verified.verdict is Verdict.UNKNOWN:
         console.print("What could be compared agrees; the rest is unknown.")
 
