@@ -25,7 +25,7 @@ INTERRUPTED = 128 + signal.SIGINT
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
-        logging.lastResort.setFormatter(TextFormatter("pykafka: %(message)s"))
+        logging.lastResort.setFormatter(_SpokenFormatter("pykafka: %(message)s"))
     try:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
@@ -47,6 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             hint = NO_BROKER_HINT.format("--from or --to" if given[:1] == ["mirror"] else "--bootstrap-server")
         unread = Verdict.UNKNOWN.exit_status if isinstance(error, CheckFailed) else 1
         fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else unread)
+
+
+class _SpokenFormatter(TextFormatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        from broker.tools.spelling import spoken
+
+        return spoken(super().formatMessage(record))
 
 
 def _started_broker(words: Sequence[str]) -> bool:

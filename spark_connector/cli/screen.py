@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from broker.tools.spelling import spoken
 from broker.verdict import Verdict
 from spark_connector.loads.audit.verify import Verification
 from spark_connector.loads.record import LoadRange
@@ -81,7 +82,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line with the time, beside the output: standard error."""
-        self._write(f"{now()} {text}", err=True)
+        self._write(f"{now()} {spoken(text)}", err=True)
 
     def print(self, text: str) -> None:
         """A line of the output."""
