@@ -29,6 +29,7 @@ records are loaded and what they become; a later load of the group with other va
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -161,9 +162,9 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
         if record is None:
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
-        on_phase("write", record)
         with letters.settled_on_failure() if letters is not None else contextlib.nullcontext():
-            sealed, files = write_load(request, destination, record, session, letters)
+            begins = functools.partial(on_phase, "write", record)
+            sealed, files = write_load(request, destination, record, session, letters, begins)
             on_phase("commit", sealed)
             destination.commit(sealed, files)
         publish_offsets(request, destination)

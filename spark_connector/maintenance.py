@@ -93,15 +93,21 @@ def verify(
     how many loads are checked.
     """
     with _open_known(target) as destination, contextlib.ExitStack() as opened:
-        return verify_loads(
-            destination,
-            bootstrap_servers,
-            dead_letters=lambda names: open_all_dead_letters(names, target, destination, opened),
-            only=only,
-            options=options or {},
-            session=session or _active_session,
-            on_load=on_load,
-        )
+        try:
+            return verify_loads(
+                destination,
+                bootstrap_servers,
+                dead_letters=lambda names: open_all_dead_letters(names, target, destination, opened),
+                only=only,
+                options=options or {},
+                session=session or _active_session,
+                on_load=on_load,
+            )
+        except Exception as error:
+            plain = destination.plain_error(error)
+            if plain is None:
+                raise
+            raise plain from error
 
 
 def rewind(

@@ -59,6 +59,15 @@ _SET_PYTHON = (
 )
 
 
+_DENIED = re.compile(
+    r"^(?:PermissionError|ImportError|ModuleNotFoundError|NotImplementedError|ArrowNotImplementedError|\w*Credential\w*)\b"
+    r"|\[Errno 1\]|\[Errno 13\]|\(os error 13\)|[Pp]ermission ?denied|[Aa]ccess ?[Dd]enied|AccessControlException"
+    r"|Unauthorized|Forbidden|[Ss]tatus(?: code)?:? 40[13]\b|Unauthenticated|InsufficientPrivilege|not authorized"
+    r"|password authentication failed|NoCredentials|InvalidAccessKeyId|SignatureDoesNotMatch"
+)
+"""Rights, logins, and what is not installed: somebody must change something, and the data were not seen."""
+
+
 @dataclass(frozen=True)
 class Outage:
     """A kind of failure that heals by waiting. `pattern` is searched in `<name of the class>: <text>`."""
@@ -145,6 +154,15 @@ def heals_by_waiting(failure: BaseException | str) -> bool:
     `failure`: an exception, or `<name of the class>: <text>` of one.
     """
     return failure.retriable if isinstance(failure, PykafkaError) else outage_of(failure) is not None
+
+
+def is_out_of_reach(failure: BaseException | str) -> bool:
+    """Whether the failure says nothing about the data: they were not seen, because of rights, an outage or a package.
+
+    `failure`: as for `heals_by_waiting`.
+    """
+    said = failure if isinstance(failure, str) else _described(failure)
+    return heals_by_waiting(failure) or _DENIED.search(said) is not None
 
 
 def outage_of(failure: BaseException | str) -> Outage | None:

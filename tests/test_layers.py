@@ -37,7 +37,8 @@ ROWS: list[set[str]] = [
     {"protocol"},
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
-        *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "patterns"),
+        *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "verdict"),
+        "patterns",
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
@@ -74,13 +75,13 @@ LOADS_RANK = {layer: rank for rank, row in enumerate(LOADS_ROWS) for layer in ro
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
 
 UI_MAY_IMPORT = (
-    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools"),
+    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools", "broker.verdict"),
     "broker.security.http_credentials",
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
     *("spark_connector.cli.session", "spark_connector.cli.load_options", "broker.storage"),
 )
 CONNECTOR_MAY_IMPORT = (
-    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
+    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",

@@ -2,11 +2,13 @@
 
 `pykafka log archive verify` calls it. Without `deep`, the manifest and the lists of objects with their sizes; `deep`
 reads all objects: the CRC of each file and of each record batch, offsets, leader epochs, and the positions that readers
-jump to. Brokers may go on meanwhile: what is committed or deleted during the check is no problem.
+jump to. Brokers may go on meanwhile: what is committed or deleted during the check is no problem. What the store does
+not give, because it is away or refuses, is unknown.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
 from broker.storage.storage import Storage
+from broker.storage.url_secrets import text_without_secrets
+from broker.verdict import Verdict
 
 BLOCK = 8 << 20
 """Bytes of an object that are read at a time."""
@@ -57,23 +61,38 @@ class Report:
     unnamed: int = 0
     """Objects that the manifest does not name and that are too young for an orphan: copies that are under way, and
     objects of deleted segments."""
+    unread: list[str] = field(default_factory=list)
+    """What the store did not give, and why."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict.of(self.problems, self.unread)
+
+    @contextlib.contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """A block that reads what is below `path`; an error of the store ends the block, and is kept."""
+        try:
+            yield
+        except OSError as error:
+            self.unread.append(f"{path}: {text_without_secrets(str(error))}")
 
 
 def verify_partition(storage: Storage, place: PartitionPlace, *, deep: bool, orphan_ms: int, now_ms: int) -> Report:
-    """Blocks on the store. An object that no manifest names is an orphan from the age of `orphan_ms` on. Raises
-    OSError: then nothing is known."""
+    """Blocks on the store. An object that no manifest names is an orphan from the age of `orphan_ms` on."""
     report = Report(place)
-    objects = objects_of(storage, place).sizes
-    is_whole = _read_manifest(storage, report)
-    named = {segment.name for segment in report.manifest.segments}
-    for segment in report.manifest.segments:
-        _check_objects(storage, report, segment, objects)
-        if deep:
-            report.problems += _read_segment(storage, place, segment)
-    if is_whole:
-        for file in objects:
-            if not is_named(file, named):
-                _check_orphan(storage, report, file, now_ms - orphan_ms)
+    with report.reading(place.directory):
+        objects = objects_of(storage, place).sizes
+        is_whole = _read_manifest(storage, report)
+        named = {segment.name for segment in report.manifest.segments}
+        for segment in report.manifest.segments:
+            with report.reading(place.segment(segment.name)):
+                _check_objects(storage, report, segment, objects)
+            if deep:
+                _read_segment(storage, report, segment)
+        if is_whole:
+            for file in objects:
+                if not is_named(file, named):
+                    _check_orphan(storage, report, file, now_ms - orphan_ms)
     return report
 
 
@@ -184,25 +203,22 @@ def _check_orphan(storage: Storage, report: Report, file: str, before_ms: int) -
 # --- their content --------------------------------------------------------------------------------------------------
 
 
-def _read_segment(storage: Storage, place: PartitionPlace, segment: ArchivedSegment) -> Iterator[Problem]:
+def _read_segment(storage: Storage, report: Report, segment: ArchivedSegment) -> None:
     """Problems that only reading finds. An object that is missing was told already."""
-    path = place.aux(segment.name)
+    path = report.place.aux(segment.name)
     end = segment.end
-    try:
-        aux = decode_aux(storage.read(path))
-        end = aux.end
-        if text := _aux_problem(aux, segment):
-            yield Problem(path, TORN, text)
-    except BrokenAux as error:
-        yield Problem(path, TORN, str(error))
-    except FileNotFoundError:
-        pass
-    path = place.segment(segment.name)
-    try:
+    with report.reading(path), contextlib.suppress(FileNotFoundError):
+        try:
+            aux = decode_aux(storage.read(path))
+            end = aux.end
+            if text := _aux_problem(aux, segment):
+                report.problems.append(Problem(path, TORN, text))
+        except BrokenAux as error:
+            report.problems.append(Problem(path, TORN, str(error)))
+    path = report.place.segment(segment.name)
+    with report.reading(path), contextlib.suppress(FileNotFoundError):
         for text in _Walk(segment, end).problems(storage, path):
-            yield Problem(path, TORN, text)
-    except FileNotFoundError:
-        return
+            report.problems.append(Problem(path, TORN, text))
 
 
 def _aux_problem(aux: AuxFile, segment: ArchivedSegment) -> str:

@@ -4,11 +4,12 @@ Used by `pykafka log dump` and `pykafka log check`, and by tests after a crash. 
 repairs nothing, so it may read the directory of a running broker or of a damaged one. `check_partition` also reports
 what recovery would repair: a torn tail, or a missing or wrong index of a closed segment. Indexes of the newest segment
 may lag behind it, because they are written when it is closed. Gaps between offsets are a fault unless the log is, or
-was, compacted.
+was, compacted. A file that cannot be read does not hide the others: what is in it is unknown.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Generator, Iterable, Iterator
 from itertools import pairwise
@@ -26,6 +27,7 @@ from broker.log.segment_swap import was_compacted
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.aborted_entries import ENTRY_SIZE, decode_aborted
 from broker.records.batch import BatchHeader, verify_batch
+from broker.verdict import Verdict
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 
@@ -48,15 +50,23 @@ def partition_directories(directory: Path) -> list[Path]:
         raise ConfigError(f"{directory} is no directory; name a partition's, such as pykafka-data/flights-0")
     if segment_files(directory):
         return [directory]
-    found = [path for path in sorted(directory.iterdir()) if path.is_dir() and segment_files(path)]
+    found = [path for path in sorted(directory.iterdir()) if path.is_dir() and _may_hold_segments(path)]
     if not found:
         raise ConfigError(f"{directory} holds no segment (*.log) and no partition directory that does")
     return found
 
 
 def segment_files(directory: Path) -> list[Path]:
-    """The log files of a partition, oldest first."""
-    return sorted(path for path in directory.glob("*.log") if _SEGMENT_NAME.fullmatch(path.name))
+    """The log files of a partition, oldest first. Raises OSError."""
+    # `Path.glob` takes a directory that may not be read for an empty one.
+    return sorted(directory / name for name in os.listdir(directory) if _SEGMENT_NAME.fullmatch(name))
+
+
+def _may_hold_segments(directory: Path) -> bool:
+    try:
+        return bool(segment_files(directory))
+    except OSError:
+        return True  # who reads it is told why not
 
 
 def inspect_segment(path: Path) -> Iterator[InspectedBatch]:
@@ -85,15 +95,16 @@ _INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 
 
 class Problem(NamedTuple):
-    """What is wrong in which file, and at which byte if that is known."""
+    """What is wrong in which file, and at which byte if that is known. `verdict` UNKNOWN: the file cannot be read."""
 
     path: Path
     position: int | None
     text: str
+    verdict: Verdict = Verdict.MISMATCH
 
 
 def check_partition(directory: Path, *, compacted: bool = False) -> list[Problem]:
-    """Everything that is wrong in a partition directory; an empty list means it is sound. Raises OSError."""
+    """Everything that is wrong in a partition directory, or cannot be read; an empty list means it is sound."""
     return list(_Checker(directory, compacted or was_compacted(directory)).run())
 
 
@@ -113,25 +124,39 @@ class _Checker:
         self._directory = directory
         self._compacted = compacted
         self._end = 0
+        self._knows_end = True
 
     def run(self) -> Iterator[Problem]:
+        yield from self._looked_at(self._directory, self._run())
+
+    def _run(self) -> Iterator[Problem]:
         logs = segment_files(self._directory)
         for number, path in enumerate(logs):
             base = int(path.stem)
-            if number and base != self._end and (base < self._end or not self._compacted):
+            follows = base == self._end or (base > self._end and self._compacted)
+            if number and self._knows_end and not follows:
                 yield Problem(path, None, f"begins at offset {base}; the segment before it ends at {self._end}")
             batches: dict[int, BatchHeader] = {}
-            self._end = base
-            yield from self._check_batches(path, batches)
+            self._end, self._knows_end = base, False
+            yield from self._looked_at(path, self._check_batches(path, batches))
+            if not self._knows_end:
+                continue
             closed = number + 1 < len(logs)
-            yield from _check_offset_index(path, batches, closed)
-            yield from _check_time_index(path, batches, closed)
-            yield from _check_aborted(path, batches)
+            for check in (_check_offset_index, _check_time_index, _check_aborted):
+                yield from self._looked_at(path, check(path, batches, closed))
         stems = {path.stem for path in logs}
         for path in sorted(self._directory.glob("*index")):
             if path.suffix in _INDEX_SUFFIXES and path.stem not in stems:
                 yield Problem(path, None, "there is no log for this index")
         yield from self._check_beside()
+
+    def _looked_at(self, path: Path, check: Iterator[Problem]) -> Iterator[Problem]:
+        """What a check finds; if a file cannot be read, that."""
+        try:
+            yield from check
+        except OSError as error:
+            named = Path(os.fsdecode(error.filename)) if error.filename else path
+            yield Problem(named, None, f"cannot be read: {error.strerror or error}", Verdict.UNKNOWN)
 
     def _check_batches(self, path: Path, batches: dict[int, BatchHeader]) -> Iterator[Problem]:
         """Also fills `batches` (by position) and updates the end."""
@@ -139,7 +164,7 @@ class _Checker:
             if problem:
                 yield Problem(path, position, problem)
             if header is None:
-                return
+                break
             offset = header.base_offset
             if offset < self._end:
                 yield Problem(path, position, f"offset {offset} where {self._end} was expected")
@@ -147,14 +172,12 @@ class _Checker:
                 yield Problem(path, position, f"offsets {self._end} to {offset - 1} are missing")
             batches[position] = header
             self._end = max(self._end, header.next_offset)
+        self._knows_end = True
 
     def _check_beside(self) -> Iterator[Problem]:
         for path in sorted(self._directory.glob("*" + SNAPSHOT_SUFFIX)):
-            try:
-                decode_snapshot(path.read_bytes(), 0)
-            except ValueError as error:
-                yield Problem(path, None, f"no producer snapshot: {error}")
-            if path.stem.isdigit() and int(path.stem) > self._end:
+            yield from self._looked_at(path, _check_snapshot(path))
+            if self._knows_end and path.stem.isdigit() and int(path.stem) > self._end:
                 yield Problem(path, None, f"is of offset {int(path.stem)}; the log ends at {self._end}")
         epochs = self._directory / LEADER_EPOCHS
         try:
@@ -165,8 +188,15 @@ class _Checker:
             return
         if any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in pairwise(entries)):
             yield Problem(epochs, None, "epochs and their start offsets do not grow")
-        if entries and entries[-1][1] > self._end:
+        if self._knows_end and entries and entries[-1][1] > self._end:
             yield Problem(epochs, None, f"epoch {entries[-1][0]} begins past the log's end {self._end}")
+
+
+def _check_snapshot(path: Path) -> Iterator[Problem]:
+    try:
+        decode_snapshot(path.read_bytes(), 0)
+    except ValueError as error:
+        yield Problem(path, None, f"no producer snapshot: {error}")
 
 
 def _read_index(path: Path, entry_size: int, closed: bool) -> Generator[Problem, None, bytes | None]:
@@ -221,7 +251,7 @@ def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) 
         yield Problem(path, None, f"its last timestamp is {entry_time}; the newest of the segment is {newest}")
 
 
-def _check_aborted(log: Path, batches: dict[int, BatchHeader]) -> Iterator[Problem]:
+def _check_aborted(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
     """Every entry needs its marker in this segment. A marker of a transaction without records has no entry."""
     path = log.with_suffix(ABORTED_SUFFIX)
     if not path.exists():

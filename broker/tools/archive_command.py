@@ -33,7 +33,8 @@ from broker.tools.client_options import (
     parse_pairs,
     with_options,
 )
-from broker.tools.output import counted, note, print_json, print_lines, print_rows, progress_bar
+from broker.tools.output import checking, counted, end_check, note, print_json, print_lines, print_rows, progress_bar
+from broker.verdict import Verdict
 
 if TYPE_CHECKING:
     from broker.archive.contents import TopicContents
@@ -81,6 +82,9 @@ class _Archive:
     storage: Storage
     orphan_ms: int
     topics: list[TopicContents]
+    """Those that the options name, or that are not deleted."""
+    is_empty: bool
+    """Whether there is no topic at all, as in a place that is no archive."""
 
 
 @admin_command(app)
@@ -111,7 +115,8 @@ def verify(
     *,
     options: StoreOptions,
 ) -> None:
-    """Check that all that the archive promises is in the store; the exit status is 1 if anything is wrong.
+    """Check that all that the archive promises is in the store; the exit status is 1 if anything is wrong, and 3 if the
+    store did not give everything, or has no topic.
 
     Finds objects that are missing, short or torn, holes and overlaps between segments, leader epochs in a wrong order,
     gaps between the entries of a manifest, and orphans: old objects that no manifest names. Without --topic: all topics
@@ -125,7 +130,9 @@ def verify(
     """
     from broker.archive.verify import verify_partition
 
-    with _opened(options) as archive:
+    with checking(options.as_json), _opened(options) as archive:
+        if archive.is_empty:
+            raise PykafkaError(f"the archive {archive.storage.shown} holds no topic")
         places = [(topic.shown, place) for topic in archive.topics for place in topic.places]
         reports = []
         with progress_bar("checking", len(places)) as advance:
@@ -138,8 +145,7 @@ def verify(
         print_json([_report_document(name, report) for name, report in reports])
     else:
         _print_reports(reports)
-    if any(report.problems for _, report in reports):
-        raise typer.Exit(1)
+    end_check(Verdict.of_all(report.verdict for _, report in reports))
 
 
 def _report_document(name: str, report: Report) -> dict[str, object]:
@@ -152,6 +158,8 @@ def _report_document(name: str, report: Report) -> dict[str, object]:
         "bytes": report.manifest.size,
         "unnamed": report.unnamed,
         "problems": [problem._asdict() for problem in report.problems],
+        "unread": report.unread,
+        "verdict": report.verdict,
     }
 
 
@@ -162,7 +170,10 @@ def _print_reports(reports: list[tuple[str, Report]]) -> None:
     segments, size = sum(len(one.segments) for one in manifests), sum(one.size for one in manifests)
     unnamed = sum(report.unnamed for _, report in reports)
     checked = f"{counted(len(reports), 'partition')}, {counted(segments, 'segment')}, {size:,} bytes"
-    print_lines([f"{counted(len(problems), 'problem')} in {checked}."])
+    unread = [text for _, report in reports for text in report.unread]
+    print_lines(f"{Verdict.UNKNOWN}: {text}" for text in unread)
+    more = f" The store did not give {counted(len(unread), 'path')}: what is there is unknown." if unread else ""
+    print_lines([f"{counted(len(problems), 'problem')} in {checked}.{more}"])
     if unnamed:
         note(f"{counted(unnamed, 'object')} of copies that are under way, or of segments that were deleted.")
 
@@ -227,7 +238,7 @@ def _opened(options: StoreOptions) -> Iterator[_Archive]:
         found = [
             replace(topic, name=topic.name or names.get(topic.topic_id)) for topic in archived_topics(storage)
         ]  # topic.json comes about a minute after the topic
-        yield _Archive(storage, orphan_ms, _chosen(found, options.topic, storage))
+        yield _Archive(storage, orphan_ms, _chosen(found, options.topic, storage), not found)
     except OSError as error:
         hint = "; keys come from --archive-option or the environment" if isinstance(error, PermissionError) else ""
         raise PykafkaError(f"the archive {storage.shown}: {text_without_secrets(str(error))}{hint}") from error

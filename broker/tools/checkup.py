@@ -1,13 +1,17 @@
 """What `pykafka doctor` looks at on this machine: each check returns what it found, and the command that mends it.
 
 A check starts nothing that stays and changes nothing. It asks the machine through arguments where a test must answer.
+What it cannot look at is unknown, and never ok. Which packages there must be, and for which extra, is told by the
+metadata of the installation.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import json
+import operator
 import os
 import re
 import resource
@@ -23,15 +27,18 @@ from typing import Final, Literal, NamedTuple
 
 from broker.errors import ConfigError
 from broker.records import native
+from broker.verdict import Verdict
 from broker.zookeeper.java import MINIMUM_JAVA, find_java, java_version
 
-State = Literal["ok", "warning", "error"]
+State = Literal["ok", "warning", "error", "unknown"]
 
 PACKAGE: Final = "pykafka-spark"
 _SPARKS: Final = ((4, 0), (4, 3))
 """The oldest and the newest PySpark with which the connector was tested."""
 _INSTALL_JAVA: Final = "apt-get install default-jre-headless"
-_EXTRAS_OF_USERS: Final = ("ui", "connect", "delta", "sql", "java", "oauth", "pkcs12", "demo", "notebook")
+FOR_DEVELOPERS: Final = frozenset({"docs", "test", "mutants", "oldest", "bench", "dist"})
+"""The extras that `make` installs."""
+_NO_METADATA: Final = "pykafka is not installed here, so nothing says which packages it needs"
 _ENOUGH_FILES: Final = 65_536
 """Connections and segments need them; Kafka's advice is 100,000."""
 _FEW_FILES: Final = 1024
@@ -40,7 +47,17 @@ _NO_DISK: Final = 100 << 20
 _ANSWER_S: Final = 20.0
 """How long another interpreter has to import pykafka."""
 _PORTS: Final = {9092: "pykafka broker start", 2181: "the ZooKeeper that it starts"}
-_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+_REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
+_BOUND: Final = re.compile(r"(>=|<=|==|!=|>|<)\s*([\d.]+)")
+_OF_EXTRA: Final = re.compile(r"""\s*extra\s*==\s*['"]([\w.-]+)['"]\s*""")
+_COMPARED: Final = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 _ASKED_OF_SPARKS_PYTHON: Final = """
 import importlib, json, sys
 found = {"version": list(sys.version_info[:3]), "executable": sys.executable, "missing": None}
@@ -61,20 +78,33 @@ class Finding(NamedTuple):
     says: str
     mend: str = ""
 
+    @property
+    def verdict(self) -> Verdict:
+        """A warning is no mismatch: what it warns of works."""
+        return {"error": Verdict.MISMATCH, "unknown": Verdict.UNKNOWN}.get(self.state, Verdict.OK)
+
 
 def look_at_machine(directory: Path) -> Iterable[Finding]:
     """Every check of this machine; `directory` is where brokers keep their data."""
-    yield python()
-    yield pyspark()
-    yield spark_python(os.environ)
-    yield java()
-    yield kernel()
-    yield packages()
-    yield extras()
-    yield host_name()
-    yield from (port(number) for number in _PORTS)
-    yield open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    yield disk(directory)
+    yield _seen("python", python)
+    yield _seen("pyspark", pyspark)
+    yield _seen("spark's python", lambda: spark_python(os.environ))
+    yield _seen("java", java)
+    yield _seen("kernel", kernel)
+    yield _seen("packages", packages)
+    yield _seen("extras", extras)
+    yield _seen("host name", host_name)
+    for number in _PORTS:
+        yield _seen(f"port {number}", functools.partial(port, number))
+    yield _seen("open files", lambda: open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    yield _seen("disk", lambda: disk(directory))
+
+
+def _seen(check: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except OSError as error:
+        return Finding(check, "unknown", f"could not be looked at: {error}")
 
 
 def python() -> Finding:
@@ -155,21 +185,35 @@ def kernel() -> Finding:
 
 
 def packages() -> Finding:
-    missing = _missing_of(None)
-    if missing:
-        says = f"not installed, or too old: {', '.join(missing)}"
-        return Finding("packages", "error", says, f"pip install {shlex.join(missing)}")
+    needed = _needed_by_extra(_requirements()).get(None)
+    if needed is None:
+        return Finding("packages", "unknown", _NO_METADATA, "pip install . (in the clone)")
+    lacks = _lacks(needed)
+    if lacks:
+        says = f"not installed, or not of the version that is needed: {', '.join(map(str, lacks))}"
+        return Finding("packages", "error", says, f"pip install {shlex.join(one.wanted for one in lacks)}")
     return Finding("packages", "ok", "all that pykafka needs is installed")
 
 
 def extras() -> Finding:
-    """Which extras are installed. None of them is needed by everybody, so a missing one is no fault."""
-    there = {name: not _missing_of(name) for name in _EXTRAS_OF_USERS}
-    installed = [name for name, all_there in there.items() if all_there]
-    left = [name for name, all_there in there.items() if not all_there]
+    """Which extras are installed. None of them is needed by everybody, so a missing one is no fault.
+
+    One whose packages are there in another version than it needs is a warning: it was wanted, and may fail.
+    """
+    needed = _needed_by_extra(_requirements())
+    if not needed:
+        return Finding("extras", "unknown", _NO_METADATA, "pip install . (in the clone)")
+    lacks = {name: _lacks(needed[name]) for name in needed if name and name not in FOR_DEVELOPERS}
+    installed = [name for name, lacking in lacks.items() if not lacking]
+    left = [name for name, lacking in lacks.items() if lacking]
+    others = {name: [one for one in lacks[name] if one.has] for name in left}
+    unfit = [f"{name} has {', '.join(map(str, has))}" for name, has in others.items() if has]
     says = f"installed: {', '.join(installed) or 'none'}; not installed: {', '.join(left) or 'none'}"
     wanted = f"[{','.join(left)}]"
-    return Finding("extras", "ok", says, f"pip install '{PACKAGE}{wanted}' (in a clone '.{wanted}')" if left else "")
+    mend = f"pip install '{PACKAGE}{wanted}' (in a clone '.{wanted}')" if left else ""
+    if unfit:
+        return Finding("extras", "warning", f"{says}; {'; '.join(unfit)}", mend)
+    return Finding("extras", "ok", says, mend)
 
 
 def host_name() -> Finding:
@@ -219,56 +263,90 @@ def disk(directory: Path, free: Callable[[Path], int] | None = None) -> Finding:
     return Finding("disk", state, says, "free space; or --override log.dirs=DIR on a larger disk")
 
 
-def _missing_of(extra: str | None) -> list[str]:
-    """The requirements of pykafka, or of one of its extras, that are not met. Extras of extras are followed."""
-    missing = []
-    for requirement in _requirements():
+class _Lack(NamedTuple):
+    """A requirement that is not met; `has` is the version that is there instead."""
+
+    wanted: str
+    has: str | None
+
+    def __str__(self) -> str:
+        return f"{self.wanted} (there is {self.has})" if self.has else self.wanted
+
+
+def _needed_by_extra(requirements: Iterable[str]) -> dict[str | None, list[str]]:
+    """Extra → what it needs, in the order of the metadata; None → what all need. Empty without metadata."""
+    needed: dict[str | None, list[str]] = {}
+    for requirement in requirements:
         wanted, _, marker = requirement.partition(";")
-        named = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
-        if (named[1] if named else None) != extra:
+        extra = _OF_EXTRA.search(marker)
+        needed.setdefault(extra[1] if extra else None, []).append(wanted.strip())
+    return needed
+
+
+def _lacks(requirements: Iterable[str]) -> list[_Lack]:
+    """Those that are not met. Extras are followed: our own, and those of other packages."""
+    lacks: list[_Lack] = []
+    for wanted in requirements:
+        match = _REQUIREMENT.match(wanted)
+        if match is None:
             continue
-        match = _NAME.match(wanted)
-        name = match[0] if match else wanted
+        name, extras, bounds = match[1], re.findall(r"[\w.-]+", match[2] or ""), match[3]
+        needed = _requirements_of(name) if extras else {}
         if name == PACKAGE:
-            inner = re.search(r"\[([\w,-]+)\]", wanted)
-            missing += [one for part in (inner[1].split(",") if inner else []) for one in _missing_of(part)]
+            lacks += [one for extra in extras for one in _lacks(needed.get(extra, ()))]
             continue
-        try:
-            installed = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            if not (name == "pyspark" and importlib.util.find_spec("pyspark")):
-                missing.append(wanted.strip())
-        else:
-            oldest = re.search(r">=\s*([\d.]+)", wanted)
-            if oldest and _numbers(installed) < _numbers(oldest[1]):
-                missing.append(wanted.strip())
-    return missing
+        has = _version_of(name)
+        if has is None or not all(_COMPARED[how](*_padded(has, bound)) for how, bound in _BOUND.findall(bounds)):
+            lacks.append(_Lack(wanted, has))
+        elif any(_lacks(needed.get(extra, ())) for extra in extras):
+            lacks.append(_Lack(wanted, None))
+    return lacks
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "999" if name == "pyspark" and importlib.util.find_spec("pyspark") else None  # found, and not by pip
 
 
 def _requirements() -> list[str]:
+    return _requires(PACKAGE)
+
+
+def _requirements_of(name: str) -> dict[str | None, list[str]]:
+    return _needed_by_extra(_requirements() if name == PACKAGE else _plain(_requires(name)))
+
+
+def _requires(name: str) -> list[str]:
     try:
-        return importlib.metadata.requires(PACKAGE) or []
+        return importlib.metadata.requires(name) or []
     except importlib.metadata.PackageNotFoundError:
         return []
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(part) for part in match[0].split(".")] if match else []
-    while numbers and not numbers[-1]:
-        del numbers[-1]  # 1.0 is 1
-    return tuple(numbers)
+def _plain(requirements: Iterable[str]) -> list[str]:
+    """Without those of another Python or system, which their markers say."""
+    return [one for one in requirements if ";" not in one or _OF_EXTRA.fullmatch(one.partition(";")[2])]
+
+
+def _padded(*versions: str) -> list[tuple[int, ...]]:
+    """Their numbers, as many of each: 1.0 is 1."""
+    found = [re.match(r"\d+(?:\.\d+)*", version) for version in versions]
+    numbers = [[int(part) for part in match[0].split(".")] if match else [0] for match in found]
+    longest = max(map(len, numbers))
+    return [(*one, *[0] * (longest - len(one))) for one in numbers]
 
 
 def _who_answers(number: int) -> str | None:
-    """A broker, a ZooKeeper, "" for anything else, None for nobody."""
+    """A broker, a ZooKeeper, "" for anything else, None for nobody. Raises OSError where nobody can be asked."""
     try:
         with socket.create_connection(("127.0.0.1", number), timeout=1) as sock:
             sock.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff" if number == 9092 else b"srvr")
             answer = sock.recv(16)
     except ConnectionRefusedError:
         return None
-    except OSError:
+    except (TimeoutError, ConnectionError):
         return ""
     if number == 9092:
         return "a broker" if answer[4:8] == b"\0\0\0\x07" else ""

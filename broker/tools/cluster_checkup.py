@@ -1,4 +1,5 @@
 """What `pykafka doctor` looks at in a cluster: who answers at which address, what this user may do, what is not whole.
+What the brokers do not tell is unknown.
 
 The clock is measured by a topic of one record, which is made and deleted again: Kafka's protocol tells no time, but a
 broker stamps the records of a topic with `message.timestamp.type=LogAppendTime`.
@@ -46,14 +47,14 @@ def look_at_cluster(settings: ClientSettings, *, measure_clock: bool) -> Iterato
             yield from _told(_clock, admin)
         else:
             says = "not compared: it takes a topic that is made and deleted again"
-            yield Finding("clock", "ok", says, "pykafka doctor --clock")
+            yield Finding("clock", "warning", says, "pykafka doctor --clock")
 
 
 def _told(check: Callable[[Admin], Iterable[Finding]], admin: Admin) -> Iterator[Finding]:
     try:
         yield from check(admin)
     except PykafkaError as error:
-        yield Finding(check.__name__.removeprefix("_"), "error", str(error))
+        yield Finding(check.__name__.removeprefix("_"), "unknown", f"the brokers did not tell: {error}")
 
 
 def _address(settings: ClientSettings, address: str, what: str, *, broker: str = "") -> Finding:
@@ -100,10 +101,15 @@ def _rights(admin: Admin) -> Iterator[Finding]:
         answer = connection.request(ApiKey.METADATA, body)
         cluster = connection.request(ApiKey.DESCRIBE_CLUSTER, {"include_cluster_authorized_operations": True})
     except UnsupportedVersion:
+        yield Finding("rights", "unknown", "these brokers are too old to tell what this user may do")
         return
     user = admin.cluster.settings.sasl_username
     who = f"user {user}" if user else "nobody has logged in"
-    allowed = _operations(int(cluster.cluster_authorized_operations))
+    told = int(cluster.cluster_authorized_operations)
+    if told == _NOT_TOLD or any(int(one.topic_authorized_operations) == _NOT_TOLD for one in answer.topics):
+        yield Finding("rights", "unknown", f"{who}; the brokers do not tell what this user may do")
+        return
+    allowed = _operations(told)
     topics = [_operations(int(one.topic_authorized_operations)) for one in answer.topics if not one.is_internal]
     counts = [sum(operation in one for one in topics) for operation in (AclOperation.READ, AclOperation.WRITE)]
     says = f"{who}; of {counted(len(topics), 'topic')} {counts[0]} may be read and {counts[1]} written"
@@ -117,8 +123,6 @@ def _rights(admin: Admin) -> Iterator[Finding]:
 
 
 def _operations(bits: int) -> set[AclOperation]:
-    if bits == _NOT_TOLD:
-        return set()
     return {one for one in AclOperation if bits & (1 << one.value)}
 
 
@@ -129,7 +133,7 @@ def _clock(admin: Admin) -> Iterator[Finding]:
     try:
         admin.create_topics([NewTopic(topic, 1, 1, configs=configs)])
     except PykafkaError as error:
-        yield Finding("clock", "warning", f"not compared: {error}")
+        yield Finding("clock", "unknown", f"not compared: {error}")
         return
     try:
         with Producer(admin.cluster.settings) as producer:
@@ -140,7 +144,7 @@ def _clock(admin: Admin) -> Iterator[Finding]:
     finally:
         admin.delete_topics([topic])
     if stamped < 0:
-        yield Finding("clock", "warning", "the broker does not tell when it stored a record")
+        yield Finding("clock", "unknown", "the broker does not tell when it stored a record")
         return
     skew = max(stamped - after, 0.0) + min(stamped - before, 0.0)
     says = f"that of the brokers agrees within {max(1, round(after - before)):,} ms"

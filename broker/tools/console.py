@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from broker.control_characters import escaped
 from broker.tools.kafka_scripts import command_meant, line_meant, option_meant, options_for
+from broker.tools.spelling import speak_for, spoken
 
 BUILT_IN = {
     "broker": "broker.tools.broker:app",
@@ -61,7 +62,7 @@ _TERMINAL_MAX = 120
 
 def fail(message: str, status: int = 1) -> NoReturn:
     """Print a red line on standard error and exit."""
-    typer.secho(f"pykafka: {escaped(message)}", fg=typer.colors.RED, err=True)
+    typer.secho(f"pykafka: {escaped(spoken(message))}", fg=typer.colors.RED, err=True)
     raise SystemExit(status)
 
 
@@ -192,6 +193,22 @@ class OneValueGroup(TyperGroup):
             ctx.fail(f"No such option: {args[0]}. Options follow a command, which is one of {', '.join(commands)}.")
 
 
+class LibraryCommand(OneValueCommand):
+    """A command of another package: a layer on a function of Python, whose messages name its arguments."""
+
+    def invoke(self, ctx: Any) -> Any:
+        speak_for(ctx)
+        return super().invoke(ctx)
+
+
+class LibraryGroup(OneValueGroup):
+    """Such a group, which does something without a sub-command, too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        speak_for(ctx)
+        return super().invoke(ctx)
+
+
 def _parse_once(command: Any, parse: Callable[[Any, list[str]], list[str]], ctx: Any, args: list[str]) -> list[str]:
     given = command.make_parser(ctx).parse_args(args=list(args))[2]  # each as often as it is on the command line
     rest = parse(ctx, args)  # --help ends here
@@ -204,20 +221,21 @@ def _parse_once(command: Any, parse: Callable[[Any, list[str]], list[str]], ctx:
 
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
     """Add a group of sub-commands (a Typer app) or a single command (a function)."""
+    kind = OneValueCommand if name in BUILT_IN else LibraryCommand
     if isinstance(command, typer.Typer):
-        _set_classes(command)
-        app.add_typer(command, name=name, cls=OneValueGroup)
+        _set_classes(command, kind)
+        app.add_typer(command, name=name, cls=OneValueGroup if name in BUILT_IN else LibraryGroup)
     else:
-        app.command(name, cls=OneValueCommand)(command)
+        app.command(name, cls=kind)(command)
 
 
-def _set_classes(group: typer.Typer) -> None:
+def _set_classes(group: typer.Typer, kind: type[OneValueCommand]) -> None:
     for registered in group.registered_commands:
-        registered.cls = OneValueCommand
+        registered.cls = kind
     for below in group.registered_groups:
         below.cls = OneValueGroup
         assert below.typer_instance is not None
-        _set_classes(below.typer_instance)
+        _set_classes(below.typer_instance, kind)
 
 
 def _print_version(wanted: bool) -> None:

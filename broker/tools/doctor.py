@@ -19,9 +19,15 @@ from broker.tools.client_options import (
     option,
 )
 from broker.tools.cluster_checkup import look_at_cluster
-from broker.tools.output import print_json
+from broker.tools.output import end_check, print_json
+from broker.verdict import Verdict
 
-_COLOURS = {"ok": typer.colors.GREEN, "warning": typer.colors.YELLOW, "error": typer.colors.RED}
+_COLOURS = {
+    "ok": typer.colors.GREEN,
+    "warning": typer.colors.YELLOW,
+    "error": typer.colors.RED,
+    "unknown": typer.colors.MAGENTA,
+}
 
 
 def doctor(
@@ -33,9 +39,11 @@ def doctor(
     directory: Annotated[Path, option("Where a broker would keep its data.", "DIR", "--dir")] = Path("data/broker"),
     as_json: JsonOutput = False,
 ) -> None:
-    """Look at this machine and a cluster: a line for each check, ok, warning or error, with the command that mends it.
+    """Look at this machine and a cluster: a line for each check, with the command that mends it: ok, warning, error or
+    unknown.
 
-    Looks at a cluster only if one is named, by an option or the environment. The status is 1 if there is an error.
+    Looks at a cluster only if one is named, by an option or the environment. The status is 1 if there is an error, and
+    3 if something could not be looked at.
 
     \b
     Examples:
@@ -52,8 +60,7 @@ def doctor(
             _show(finding, as_json)
     if as_json:
         print_json([one._asdict() for one in found])
-    if any(one.state == "error" for one in found):
-        raise typer.Exit(1)
+    end_check(Verdict.of_all(one.verdict for one in found))
 
 
 def _show(finding: Finding, as_json: bool) -> None:

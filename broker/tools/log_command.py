@@ -1,8 +1,9 @@
 """`pykafka log`: read the files of partitions, and the data directories of brokers.
 
 `dump` (kafka-dump-log.sh) prints one line per batch; `check` prints every inconsistency and ends with status 1 if
-there is one. Both only read, so a broker may run on the same directory. `dirs` (kafka-log-dirs.sh) asks brokers. With
-`--json`, `dump` and `check` print one object per line. Raises ConfigError for a directory without segments.
+there is one, and with 3 if there is a file that it could not read. Both only read, so a broker may run on the same
+directory. `dirs` (kafka-log-dirs.sh) asks brokers. With `--json`, `dump` and `check` print one object per line. Raises
+ConfigError for a directory without segments.
 `dirs --adopt` asks nobody: it confirms a directory for the next start of the broker that has it. The commands of
 `archive` are in archive_command.py.
 """
@@ -25,8 +26,17 @@ from broker.meta_properties import adopt as adopt_directory
 from broker.tools.archive_command import app as archive_app
 from broker.tools.client_options import JsonOutput, admin_command, complete_topics, flag, option
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
-from broker.tools.output import counted, print_json, print_json_lines, print_table, progress_bar
+from broker.tools.output import (
+    checking,
+    counted,
+    end_check,
+    print_json,
+    print_json_lines,
+    print_table,
+    progress_bar,
+)
 from broker.tools.restore_command import restore
+from broker.verdict import Verdict
 
 app = typer.Typer(
     help="Dump and check the files of partitions; show the data directories of brokers.\n\n\b\nExamples:\n"
@@ -93,7 +103,7 @@ def check(
     compacted: Annotated[bool, flag("Accept gaps between offsets.", "--compacted")] = False,
     as_json: Json = False,
 ) -> None:
-    """Verify every batch and index; the exit status is 1 if anything is wrong.
+    """Verify every batch and index; the exit status is 1 if anything is wrong, and 3 if a file could not be read.
 
     With all directories of log.dirs it also finds partitions that are in two of them.
 
@@ -102,7 +112,8 @@ def check(
       pykafka log check data/broker
       pykafka log check data/broker/flights-0 --json
     """
-    partitions = [partition for directory in directories for partition in partition_directories(directory)]
+    with checking(as_json):
+        partitions = [partition for directory in directories for partition in partition_directories(directory)]
     problems = partition_copies(partitions)
     with progress_bar("checking", len(partitions)) as advance:
         for number, partition in enumerate(partitions):
@@ -110,12 +121,12 @@ def check(
             problems += check_partition(partition, compacted=compacted)
     if as_json:
         print_json_lines(
-            {"file": str(path), "position": position, "problem": text} for path, position, text in problems
+            {"file": str(path), "position": position, "unread" if verdict is Verdict.UNKNOWN else "problem": text}
+            for path, position, text, verdict in problems
         )
     else:
         _print_problems(Console(soft_wrap=True), problems, len(partitions))
-    if problems:
-        raise typer.Exit(1)
+    end_check(Verdict.of_all(problem.verdict for problem in problems))
 
 
 @admin_command(app)
@@ -185,11 +196,14 @@ def _files(path: Path, only: frozenset[str] | None) -> Iterator[Path]:
 
 
 def _print_problems(console: Console, problems: list[Problem], partitions: int) -> None:
-    for path, position, text in problems:
+    for path, position, text, verdict in problems:
         where = f"{path}" if position is None else f"{path}, byte {position}"
-        console.print(Text.assemble((where, "bold"), ": ", (text, "red")))
+        console.print(Text.assemble((where, "bold"), ": ", (text, "red" if verdict is Verdict.MISMATCH else "yellow")))
+    unread = sum(problem.verdict is Verdict.UNKNOWN for problem in problems)
     if problems:
-        console.print(f"{counted(len(problems), 'problem')} in {counted(partitions, 'partition')}", style="red")
+        wrong = f"{counted(len(problems) - unread, 'problem')} in {counted(partitions, 'partition')}"
+        more = f"; unknown what is in {counted(unread, 'file')}" if unread else ""
+        console.print(wrong + more, style="red")
     else:
         console.print(f"{counted(partitions, 'partition')}, no problem found", style="green")
 

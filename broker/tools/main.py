@@ -1,7 +1,8 @@
 """The entry point of `pykafka`: runs one command, and prints errors in one line.
 
-Exit status: 0 success; 1 failure; 2 wrong usage: a wrong option, argument, setting or configuration file. An error is
-one line on standard error; `--debug` shows the traceback.
+Exit status: 0 success; 1 failure; 2 wrong usage: a wrong option, argument, setting or configuration file. Of a command
+that checks: 1 is a mismatch, 3 that it could not look at everything (broker/verdict.py). An error is one line on
+standard error; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ INTERRUPTED = 128 + signal.SIGINT
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if logging.lastResort is not None:  # prints warnings where a command configures no logging
-        logging.lastResort.setFormatter(TextFormatter("pykafka: %(message)s"))
+        logging.lastResort.setFormatter(_SpokenFormatter("pykafka: %(message)s"))
     try:
         if given[:2] != ["broker", "start"] or not _started_broker(given[2:]):
             from broker.tools.console import build  # typer, and pydantic behind it: 9 MB
@@ -37,13 +38,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Imported only here: a run without an error need not pay for it.
         from broker.errors import ConfigError, ConnectionFailed, PykafkaError
         from broker.tools.console import fail
+        from broker.verdict import CheckFailed, Verdict
 
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
-        hint = ""
-        if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error):
+        hint, cause = "", error.__cause__ if isinstance(error, CheckFailed) else error
+        if isinstance(cause, ConnectionFailed) and "bootstrap.servers" in str(error):
             hint = NO_BROKER_HINT.format("--from or --to" if given[:1] == ["mirror"] else "--bootstrap-server")
-        fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else 1)
+        unread = Verdict.UNKNOWN.exit_status if isinstance(error, CheckFailed) else 1
+        fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else unread)
+
+
+class _SpokenFormatter(TextFormatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        from broker.tools.spelling import spoken
+
+        return spoken(super().formatMessage(record))
 
 
 def _started_broker(words: Sequence[str]) -> bool:

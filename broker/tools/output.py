@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from broker.control_characters import escaped, escaped_json
+from broker.errors import ConfigError, PykafkaError
+from broker.verdict import CheckFailed, Verdict
 
 _GAP = "  "
 _CAPITAL = re.compile("[A-Z]")
@@ -90,6 +92,28 @@ def note(message: str) -> None:
 def _shown(text: str) -> str:
     """With its tabs, which stand between columns."""
     return "\t".join(map(escaped, text.split("\t")))
+
+
+@contextlib.contextmanager
+def checking(as_json: bool) -> Iterator[None]:
+    """A block that checks: an error in it says that nothing could be looked at. With `as_json` a document says so.
+
+    Raises CheckFailed for an error; a ConfigError, which is wrong usage, goes on.
+    """
+    try:
+        yield
+    except (ConfigError, CheckFailed):
+        raise
+    except (PykafkaError, OSError) as error:
+        if as_json:
+            print_json({"verdict": Verdict.UNKNOWN, "unread": [str(error)]})
+        raise CheckFailed(f"{Verdict.UNKNOWN}, nothing could be checked: {error}") from error
+
+
+def end_check(verdict: Verdict) -> None:
+    """End the command with the status of the verdict."""
+    if verdict is not Verdict.OK:
+        raise typer.Exit(verdict.exit_status)
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

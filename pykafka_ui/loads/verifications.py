@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from broker.errors import ConfigError
+from broker.verdict import Verdict
 from spark_connector.cli.session import quiet_session
 from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
 from spark_connector.loads.request import Target
@@ -36,16 +37,18 @@ class LogSource:
 
 @dataclass(frozen=True)
 class LoadVerdict:
-    """The result for one load: `ok`, `mismatch` or `unverifiable`."""
+    """The result for one load."""
 
-    verdict: str
+    verdict: Verdict
     totals: Totals
     problems: tuple[str, ...]
     notes: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, check: LoadCheck) -> LoadVerdict:
-        return cls(check.verdict, check.totals, _some(check.problems), _some(check.notes))
+        texts = _some(check.problems), _some(check.notes), _some(check.unread)
+        return cls(check.verdict, check.totals, *texts)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "totals": self.totals._asdict()}
@@ -53,7 +56,8 @@ class LoadVerdict:
 
 @dataclass(frozen=True)
 class VerificationState:
-    """`done` of `loads` are checked. `error`: why it ended before its end. The verdicts are there at the end."""
+    """`done` of `loads` are checked. `error`: why it ended before its end. The verdicts are there at the end, and the
+    verdict on all of them; after an error nothing is known."""
 
     is_running: bool = True
     done: int = 0
@@ -62,12 +66,13 @@ class VerificationState:
     verdicts: Mapping[str, LoadVerdict] | None = None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    verdict: Verdict = Verdict.UNKNOWN
 
     @property
     def is_ok(self) -> bool:
-        """Whether it has ended, and everything agrees."""
-        verdicts = self.verdicts
-        return verdicts is not None and not self.problems and all(v.verdict != "mismatch" for v in verdicts.values())
+        """Whether it has ended, and everything was compared and agrees."""
+        return self.verdict is Verdict.OK
 
     def to_json(self) -> dict[str, Any]:
         verdicts = {name: one.to_json() for name, one in self.verdicts.items()} if self.verdicts else self.verdicts
@@ -153,6 +158,8 @@ def _ended(found: Verification) -> VerificationState:
         verdicts={check.load_id: LoadVerdict.of(check) for check in found.loads},
         problems=_some(found.problems),
         notes=_some(found.notes),
+        unread=_some(found.unread),
+        verdict=found.verdict,
     )
 
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs, with_options
+from broker.tools.output import checking, end_check
 from spark_connector import maintenance
 from spark_connector.cli.load_options import (
     WHERE,
@@ -243,10 +244,14 @@ def load(options: LoadOptions) -> None:
         print_recovered(maintenance.recover(options.target), as_json)
     elif options.verify:
         (servers, reader), target = options.cluster(), options.target
-        with leaving_at_interrupt("interrupted"), quiet_session("pykafka load --verify", target.hadoop) as session:
+        with (
+            checking(as_json),
+            leaving_at_interrupt("interrupted"),
+            quiet_session("pykafka load --verify", target.hadoop) as session,
+        ):
             verified = maintenance.verify(target, servers, options=reader, session=session)
         print_verified(verified, as_json)
-        raise typer.Exit(0 if verified.ok else 1)
+        end_check(verified.verdict)
     elif options.watch:
         # Importing Spark takes half a second, which --help and --recover do not need.
         from spark_connector.cli.service import serve

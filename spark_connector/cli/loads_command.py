@@ -1,8 +1,8 @@
 """The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group, and
 compacts their table.
 
-The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status is 1 also when
-`verify` finds a problem.
+The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status of `verify` is
+that of its verdict (broker/verdict.py).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
+from broker.tools.output import checking, end_check
 from spark_connector.cli.load_options import (
     BootstrapServer,
     ConfigFile,
@@ -110,17 +111,23 @@ def verify_command(
 ) -> None:
     """Recount every committed load: its rows against Kafka's log.
 
+    The exit status is 1 for a mismatch, and 3 if something could not be compared: records that the log no longer has, a
+    column that is missing, a file or broker that does not answer. --load checks one load for itself.
+
     \b
     Examples:
       pykafka loads verify --to data/flights --group etl
     """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     target = place.target
-    with leaving_at_interrupt("interrupted"), quiet_session("pykafka loads verify", target.hadoop) as session:
+    with (
+        checking(place.as_json),
+        leaving_at_interrupt("interrupted"),
+        quiet_session("pykafka loads verify", target.hadoop) as session,
+    ):
         verified = verify(target, servers, only=load_id or (), options=options, session=session)
     print_verified(verified, place.as_json)
-    if not verified.ok:
-        raise typer.Exit(1)
+    end_check(verified.verdict)
 
 
 @app.command("rewind")

@@ -22,12 +22,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from broker.tools.spelling import spoken
+from broker.verdict import Verdict
 from spark_connector.loads.audit.verify import Verification
 from spark_connector.loads.record import LoadRange
 
 _LONGEST = 60  # characters of a text, such as many topics
 _WIDE = 1000  # more than any line needs
-_STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
+_STYLES = {Verdict.OK: "green", Verdict.MISMATCH: "red", Verdict.UNKNOWN: "yellow"}
 
 
 class ProgressLine:
@@ -80,7 +82,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line with the time, beside the output: standard error."""
-        self._write(f"{now()} {text}", err=True)
+        self._write(f"{now()} {spoken(text)}", err=True)
 
     def print(self, text: str) -> None:
         """A line of the output."""
@@ -146,13 +148,14 @@ def print_recovered(finished: Sequence[str], as_json: bool) -> None:
 
 
 def print_verified(verified: Verification, as_json: bool) -> None:
-    """Print a row per load with its counts, then problems and notes; or one JSON document."""
+    """Print a row per load with its counts, then what is wrong, unread or good to know; or one JSON document."""
     if as_json:
         typer.echo(json.dumps(verified.to_json(), indent=2))
         return
     console = Console()
+    told = [*verified.problems, *_unread(verified.unread), *verified.notes]
     if not verified.loads:  # nothing, or a table with one row per key
-        for text in (*verified.problems, *verified.notes) or ("Nothing has been loaded.",):
+        for text in told or ("Nothing has been loaded.",):
             console.print(text, soft_wrap=True, highlight=False, markup=False)
         return
     headings = ["partitions", "committed", "found", "dead letters", "in the log", "gone from the log"]
@@ -165,9 +168,9 @@ def print_verified(verified: Verification, as_json: bool) -> None:
     ]
     print_table(["load", "verdict"], headings, rows)
     for load in verified.loads:
-        for text in (*load.problems, *load.notes):
+        for text in (*load.problems, *_unread(load.unread), *load.notes):
             console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
-    for text in (*verified.problems, *verified.notes):
+    for text in told:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
         total = sum(load.totals.found for load in verified.loads)
@@ -175,3 +178,9 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         bad = sum(load.totals.bad for load in verified.loads)
         letters = f" and {bad:,} dead letters" if bad else ""
         console.print(f"{loads} with {total:,} rows{letters} {agree} with what is left of the log.")
+    elif verified.verdict is Verdict.UNKNOWN:
+        console.print("What could be compared agrees; the rest is unknown.")
+
+
+def _unread(texts: Sequence[str]) -> list[str]:
+    return [f"{Verdict.UNKNOWN}: {text}" for text in texts]

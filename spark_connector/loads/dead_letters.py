@@ -191,8 +191,12 @@ class DeadLetters:
             self.table.check_rewind(self._take_back(0, rewind.load_id, undone))
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
-        """The bad records of each of these loads, in their order. Changes nothing."""
-        return self.table.held(entries, session)
+        """The bad records of each of these loads, in their order. Changes nothing.
+
+        They have the columns of dead letters, whatever columns the rows of the load have.
+        """
+        letters = [replace(entry, record=replace(entry.record, columns=())) for entry in entries]
+        return self.table.held(letters, session)
 
     @_plainly
     def strays(self, known: History) -> tuple[list[str], list[str]]:

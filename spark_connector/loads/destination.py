@@ -36,14 +36,15 @@ Offsets = npt.NDArray[np.int64]
 class HeldRows:
     """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
 
-    `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
-    `rows` counts the rows of a load whose table has no columns that identify them.
+    `offsets` is None when they cannot be read; then `problems` say what is wrong, or `unread` what could not be looked
+    at. `notes` are good to know. `rows` counts the rows of a load whose table has no columns that identify them.
     """
 
     offsets: Mapping[TopicPartition, Offsets] | None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rows: int | None = None
+    unread: tuple[str, ...] = ()
 
 
 class RowOffsets:
@@ -188,8 +189,8 @@ class Destination(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def unknown_loads(self, history: History) -> list[str]:
-        """What looks like a load of this group, but is not in `history`, in words."""
+    def unknown_loads(self, history: History) -> tuple[list[str], list[str]]:
+        """(what looks like a load of this group, but is not in `history`; what could not be looked at), in words."""
 
     def check_rewind(self, rewind: LoadRecord) -> None:  # noqa: B027 - directories can always be moved aside
         """Raise ConfigError when the loads that `rewind` names cannot be taken back."""

@@ -28,6 +28,7 @@ from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
+from spark_connector.outages import is_out_of_reach
 
 ROW_SCHEMA = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64())]
@@ -139,7 +140,7 @@ class TableDestination(Destination, Generic[T]):
             if reason is None and not identified:
                 yield from self._counted(table, list(group))
             elif reason is not None:
-                yield from ((entry, HeldRows(None, notes=(reason,))) for entry in group)
+                yield from ((entry, HeldRows(None, unread=(reason,))) for entry in group)
             else:
                 for batch in _batches(group):
                     yield from self._held_together(table, batch)
@@ -148,36 +149,44 @@ class TableDestination(Destination, Generic[T]):
         """The number of rows of each load, of a table without the columns that identify rows."""
         try:
             rows = self.rows_by_load(table, [entry.record.load_id for entry in entries])
-        except self.unreadable as error:
-            problem = f"its rows cannot be counted: {first_line(error)}"
-            yield from ((entry, HeldRows(None, (problem,))) for entry in entries)
+        except Exception as error:  # of whatever library is behind it
+            problems, unread = self._said(error, "its rows cannot be counted")
+            yield from ((entry, HeldRows(None, problems, unread=unread)) for entry in entries)
         else:
             yield from ((entry, HeldRows(None, rows=rows.get(entry.record.load_id, 0))) for entry in entries)
 
     def _held_together(self, table: T, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         try:
             found = _by_load(self.read_rows(table, [entry.record.load_id for entry in entries]))
-        except self.unreadable as error:
+        except Exception as error:  # of whatever library is behind it
             if len(entries) > 1:  # find out which loads cannot be read
                 for entry in entries:
                     yield from self._held_together(table, [entry])
             else:
-                yield entries[0], HeldRows(None, (f"its rows cannot be read: {first_line(error)}",))
+                problems, unread = self._said(error, "its rows cannot be read")
+                yield entries[0], HeldRows(None, problems, unread=unread)
         else:
             for entry in entries:
                 yield entry, HeldRows(found.get(entry.record.load_id, RowOffsets()).sorted())
 
-    def unknown_loads(self, history: History) -> list[str]:
+    def _said(self, error: Exception, what: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(problems, unread): rows that are damaged, or that could not be looked at."""
+        text = f"{what}: {first_line(error)}"
+        is_damage = isinstance(error, self.unreadable) and not is_out_of_reach(error)
+        return ((text,), ()) if is_damage else ((), (text,))
+
+    def unknown_loads(self, history: History) -> tuple[list[str], list[str]]:
         """Rows of other groups, and rows without a load, belong to other writers. Rows of loads that the log has
         forgotten, or that were committed after `history` was read, are not judged; an attempt that ran then may be one.
         """
         table = self.table_of(self.url)
-        if self.why_unreadable(table, [LOAD_COLUMN]) is not None:
-            return []
+        if (reason := self.why_unreadable(table, [LOAD_COLUMN])) is not None:
+            return [], [reason]
         try:
             rows = self.rows_by_load(table)
-        except self.unreadable as error:
-            return [f"the rows of {self.url} cannot be counted: {first_line(error)}"]
+        except Exception as error:  # of whatever library is behind it
+            told, unread = self._said(error, f"the rows of {self.url} cannot be counted")
+            return list(told), list(unread)
         known = {entry.record.load_id: entry.state for entry in history.entries}
         newest = max((entry.record.id.sequence for entry in history.entries if not entry.state.is_staged), default=0)
         problems = []
@@ -191,7 +200,7 @@ class TableDestination(Destination, Generic[T]):
             if state is None or not state.is_committed:
                 why = "was taken back by a rewind" if state is LoadState.REWOUND else "is not in the commit log"
                 problems.append(f"the table has {count:,} rows of load {text}, which {why}")
-        return problems
+        return problems, []
 
     def check_rewind(self, rewind: LoadRecord) -> None:
         """Also raises when rows of a load to be taken back may no longer name it: they would be loaded twice.

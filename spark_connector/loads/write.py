@@ -60,19 +60,23 @@ def write_load(
     record: LoadRecord,
     session: NewSession,
     letters: DeadLetters | None = None,
+    begins: Callable[[], object] = lambda: None,
 ) -> tuple[LoadRecord, Sequence[WrittenFile]]:
     """Stage the load, write, count and seal its rows; gives the sealed record, and the files of the direct road.
 
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
-    leaves nothing behind.
+    leaves nothing behind. `begins` is called when the columns fit into the table, right before the first row is read.
     """
     place = destination.stage(record)
     files: Sequence[WrittenFile] = ()
     try:
         if record.format in DIRECT_FORMATS:
-            sealed, files, bad_files = _write_directly(request, destination, record, place, session, letters)
+            sealed, files, bad_files = _write_directly(
+                request, destination, record, place, session, letters, begins
+            )
         else:
             frame = read_ranges(session(), record, request.options)
+            begins()
             write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
             sealed = write_rows(frame, record, place, request.write_options)
         confirm_topics(request, record)
@@ -115,6 +119,7 @@ def _write_directly(
     place: str,
     session: NewSession,
     letters: DeadLetters | None,
+    begins: Callable[[], object],
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
     """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
     options = _options_of(request.options, record)
@@ -130,6 +135,7 @@ def _write_directly(
         job = replace(job, bad_records=BadRecordFiles(*beside))
     job = replace(job, counts_bad=request.max_bad is not None)
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
+    begins()
     result = job.run(session, ranges)
     written = _counted(record, result.files)
     bad = sum_bad(result.bad)

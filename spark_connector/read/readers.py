@@ -25,6 +25,7 @@ from broker.errors import PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.plan_note import tell_plan
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.read.spark_private import hand_over, takes_rows
 from spark_connector.read.stream_offset import Document, batch_of
@@ -73,10 +74,10 @@ class KafkaBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
         from spark_connector.read.offset_readers import open_offset_reader  # for the driver only; tasks do not load it
-
         with closing(open_offset_reader(self._options)) as reader:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
+            tell_plan(whole)
             tasks = reader.tasks(reader.split(whole, bounds.topic_ids))
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 

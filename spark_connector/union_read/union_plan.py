@@ -20,6 +20,7 @@ from spark_connector.loads.rules import plan_starts
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.offset_store.base import Offsets
 from spark_connector.read.offset_readers import open_offset_reader
+from spark_connector.read.plan_note import tell_plan
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
 
@@ -55,6 +56,7 @@ def plan_union(sides: Sides) -> UnionPlan:
         starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
         ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
         whole = keep_offsets(batch_ranges(starts, ends), options.filters)
+        tell_plan(whole, beside=snapshot.files)
         tasks = reader.tasks(reader.split(whole, assigned.topic_ids))
     epochs = {
         tp: position.leader_epoch

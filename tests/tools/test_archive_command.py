@@ -102,7 +102,7 @@ def test_where_a_store_that_refuses_gets_its_keys_from_is_told(s3: FakeS3) -> No
     bucket = f"refuses-{uuid.uuid4().hex}"
     s3.fault("GET", bucket, Fault.DENIED)
     options = [part for name, value in s3.options.items() for part in ("--archive-option", f"{name}={value}")]
-    told = error_of("log", "archive", "verify", "--archive", f"s3://{bucket}/kafka", *options)
+    told = error_of("log", "archive", "verify", "--archive", f"s3://{bucket}/kafka", *options, status=3)
     assert f"the archive s3://{bucket}/kafka: " in told
     assert "; keys come from --archive-option or the environment" in told
 

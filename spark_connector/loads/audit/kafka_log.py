@@ -63,6 +63,7 @@ class KafkaLog:
         self._cluster = Cluster(self._parse({}).client, create_topics=False)
         self._extents: dict[TopicPartition, Extent] = {}
         self._compacted: dict[str, bool] = {}
+        self._untold: dict[str, str] = {}
         self._ids: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
@@ -125,10 +126,17 @@ class KafkaLog:
         """Whether records may disappear from the middle of the log. True when the broker does not tell."""
         if topic not in self._compacted:
             self._compacted[topic] = True
-            with contextlib.suppress(BrokerError):
+            try:
                 entry = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_POLICY]).get(_POLICY)
+            except BrokerError as error:
+                self._untold[topic] = f"whether topic {topic} is compacted ({_POLICY}) could not be read: {error}"
+            else:
                 self._compacted[topic] = entry is None or "compact" in (entry.value or "")
         return self._compacted[topic]
+
+    def untold(self, topic: str) -> list[str]:
+        """Why the broker does not tell whether the topic is compacted; nothing when it does."""
+        return [self._untold[topic]] if self.is_compacted(topic) and topic in self._untold else []
 
     def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
         kept = {name.lower(): value for name, value in {**DEFAULTS, **reading}.items()}

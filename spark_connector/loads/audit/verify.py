@@ -8,8 +8,10 @@ in a table of a load that does not stand; files that are missing, damaged, of an
 manifest that disagrees with the commit log; visible directories that no load has made; loads from another cluster.
 The log may have lost the beginning of a range (retention), its end (the topic was created again) or, when it is
 compacted, any record. So a row is missing only if the log still has its record, and a row is too many only if the log
-is not compacted. A load whose records are all gone, or a table without the columns that identify a row, is
-unverifiable. Raises ConfigError, LoadError and the client's errors when the audit is not possible.
+is not compacted. Each load, and the whole, has one of three verdicts (broker/verdict.py): what could not be compared,
+because the log has lost the records, a table lacks the columns that identify a row, or a file cannot be reached, is
+`unread`, and such a load is `unknown`, never `ok`. Raises ConfigError, LoadError and the client's errors when nothing
+can be compared.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ import numpy as np
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.verdict import Verdict
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.audit.verify_keys import count_keys
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
 from spark_connector.loads.grammar import POSITION
-from spark_connector.loads.history import History, HistoryEntry
+from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 _NOT_KEPT = (
@@ -91,7 +94,8 @@ class PartitionCount:
             (self.extra, f"{self.extra:,} rows are not in the log{such_as}"),
         )
 
-    def notes(self) -> list[str]:
+    def unread(self) -> list[str]:
+        """What could not be compared."""
         return self._told(
             (self.gone, f"{self.gone:,} of {self.end - self.start:,} offsets are no longer in the log"),
             (self.compacted, f"{self.compacted:,} rows were compacted away in the log, or never were in it"),
@@ -115,7 +119,7 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadCheck:
-    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know.
+    """The result for one load. `problems` do not add up, `unread` could not be compared, `notes` are good to know.
 
     `whole` are the totals where rows cannot be told apart, and so are counted for the load as a whole.
     """
@@ -125,18 +129,11 @@ class LoadCheck:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     whole: Totals | None = None
+    unread: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> str:
-        """`ok`, `mismatch`, or `unverifiable`: none of its records is left to compare with."""
-        if self.problems:
-            return "mismatch"
-        if self.whole is not None:
-            return "ok" if self.whole.logged or not self.whole.gone else "unverifiable"
-        counted = [count for count in self.partitions if count.end > count.start]
-        if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
-            return "ok"
-        return "unverifiable"
+    def verdict(self) -> Verdict:
+        return Verdict.of(self.problems, self.unread)
 
     @property
     def totals(self) -> Totals:
@@ -151,19 +148,42 @@ class LoadCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result for all loads, in order of number. `problems` and `notes` belong to no single load."""
+    """The result for all loads, in order of number. `problems`, `unread` and `notes` belong to no single load."""
 
     loads: tuple[LoadCheck, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        own = Verdict.of(self.problems, self.unread)
+        return Verdict.of_all([own, *(load.verdict for load in self.loads)])
 
     @property
     def ok(self) -> bool:
-        return not self.problems and all(load.verdict != "mismatch" for load in self.loads)
+        """Whether everything was compared, and agrees."""
+        return self.verdict is Verdict.OK
 
     def to_json(self) -> dict[str, Any]:
-        loads = [load.to_json() for load in self.loads]
-        return {"ok": self.ok, "problems": list(self.problems), "notes": list(self.notes), "loads": loads}
+        texts = {name: list(getattr(self, name)) for name in ("problems", "unread", "notes")}
+        return {"verdict": self.verdict, "ok": self.ok, **texts, "loads": [load.to_json() for load in self.loads]}
+
+
+class Said(NamedTuple):
+    """What a part of the audit says. The lists are filled as it goes on."""
+
+    problems: list[str]
+    unread: list[str]
+    notes: list[str]
+
+    @classmethod
+    def nothing(cls) -> Said:
+        return cls([], [], [])
+
+    def add(self, problems: Iterable[str] = (), unread: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
+        for texts, more in zip(self, (problems, unread, notes), strict=True):
+            texts.extend(more)
 
 
 def verify_loads(
@@ -187,65 +207,56 @@ def verify_loads(
         if unknown:
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
-        elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
+        said = Said.nothing()
+        said.add(unread=_of_other_clusters(chosen, bootstrap_servers, log))
         tables = dead_letters(sorted({name for entry in loads for name in entry.record.dead_letters}))
+        checks: list[LoadCheck] = []
         if any(entry.record.upsert for entry in chosen):
-            found = _check_keys(destination, history, only, elsewhere, log)
-            letters = [table.strays(history) for table in tables]
-            letters.append(_check_letters(loads, _bad_rows(loads, tables, session), log))
-            wrong = (text for problems, _ in letters for text in problems)
-            told = (text for _, notes in letters for text in notes)
-            return replace(found, problems=(*found.problems, *wrong), notes=(*found.notes, *told))
-        checks = []
-        bad = _bad_rows(chosen, tables, session)
-        on_load(0, len(chosen))
-        for entry, held in destination.held(chosen, session):
-            checks.append(_check_load(entry, held, bad.get(entry.record.load_id), destination.rows_are_in, log))
-            on_load(len(checks), len(chosen))
-        if only:
-            return Verification(tuple(checks), elsewhere)
-        strays = [table.strays(history) for table in tables]
-        problems = (
-            *destination.unknown_loads(history),
-            *itertools.chain.from_iterable(problems for problems, _ in strays),
-            *_joints(loads, log),
-            *_standing_offsets(loads, destination),
-            *elsewhere,
-        )
-        forgotten = history.describe_forgotten()
-        notes = itertools.chain.from_iterable(notes for _, notes in strays)
-        return Verification(tuple(checks), problems, (*([forgotten] if forgotten else []), *notes))
+            _check_keys(destination, loads, only, log, said)
+            _check_letters(loads, _bad_rows(loads, tables, session), log, said)
+        else:
+            bad = _bad_rows(chosen, tables, session)
+            on_load(0, len(chosen))
+            for entry, held in destination.held(chosen, session):
+                checks.append(_check_load(entry, held, bad.get(entry.record.load_id), destination.rows_are_in, log))
+                on_load(len(checks), len(chosen))
+            if not only:
+                said.add(*destination.unknown_loads(history))
+        if not only:
+            for table in tables:
+                strays, notes = table.strays(history)
+                said.add(strays, (), notes)
+            _check_joints(loads, log, said)
+            said.add(_standing_offsets(loads, destination))
+            if forgotten := history.describe_forgotten():
+                said.add(unread=[forgotten])
+        return Verification(tuple(checks), tuple(said.problems), tuple(said.notes), tuple(said.unread))
 
 
 def _check_keys(
-    destination: Destination, history: History, only: Collection[str], others: tuple[str, ...], log: KafkaLog
-) -> Verification:
+    destination: Destination, loads: Sequence[HistoryEntry], only: Collection[str], log: KafkaLog, said: Said
+) -> None:
     """Of a table with one row per key: no load has rows of its own to count, so all of them are checked together."""
-    loads = history.committed
     if only:
         raise ConfigError(
             "a table with one row per key is verified as a whole, because later loads replace rows of earlier ones: "
             "leave out only (--load)"
         )
     counts = count_keys(destination, [entry.record for entry in loads], log)
-    problems = (*counts.problems, *_joints(loads, log), *_standing_offsets(loads, destination), *others)
-    forgotten = history.describe_forgotten()
-    return Verification((), problems, (*counts.notes, *([forgotten] if forgotten else [])))
+    said.add(counts.problems, counts.unread, counts.notes)
 
 
-def _check_letters(
-    entries: Sequence[HistoryEntry], bad: Mapping[str, HeldRows], log: KafkaLog
-) -> tuple[list[str], list[str]]:
-    """(problems, notes) about the dead letters of loads into a table with one row per key: each record of the log must
-    be one that can be decoded, or a dead letter."""
-    problems, counted = list[str](), 0
+def _check_letters(entries: Sequence[HistoryEntry], bad: Mapping[str, HeldRows], log: KafkaLog, said: Said) -> None:
+    """About the dead letters of loads into a table with one row per key: each record of the log must be one that can be
+    decoded, or a dead letter."""
+    counted = 0
     for entry in entries:
         record, held = entry.record, bad.get(entry.record.load_id)
-        if held is None:
+        if held is None or not (held.offsets is not None or record.bad_rows):
             continue
+        whose = f"load {record.load_id}"
         if held.offsets is None:
-            found = [*held.problems, *held.notes] if record.bad_rows else []
-            problems += [f"load {record.load_id}: its {record.bad_rows:,} dead letters: {text}" for text in found]
+            said.add(unread=_unread_letters(record, held, f"{whose}: "))
             continue
         decoded = replace(record, reading={**(record.reading or {}), "mode": "DROPMALFORMED"})
         for range in record.ranges:
@@ -253,13 +264,20 @@ def _check_letters(
             rows = np.concatenate([_NONE, *log.offsets(range.tp, *part, decoded)])
             letters = held.offsets.get(range.tp, _NONE)
             count = recount(replace(range, rows=len(rows)), rows, log, record, letters)
-            problems += [f"load {record.load_id}: {text}" for text in count.problems("rows and dead letters")]
+            problems = (f"{whose}: {text}" for text in count.problems("rows and dead letters"))
+            said.add(problems, (f"{whose}: {text}" for text in count.unread()))
             counted += count.bad_rows
-    return problems, [f"{counted:,} dead letters are in their tables."] if counted else []
+    if counted:
+        said.add(notes=[f"{counted:,} dead letters are in their tables."])
+
+
+def _unread_letters(record: LoadRecord, letters: HeldRows, whose: str = "") -> list[str]:
+    why = [*letters.problems, *letters.unread, *letters.notes] or ["they were not looked for"]
+    return [f"{whose}its {record.bad_rows or 0:,} dead letters were not compared: {text}" for text in why]
 
 
 def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:
-    """A problem when some loads are from other clusters and cannot be counted. Raises ConfigError when all are."""
+    """Says that some loads are from other clusters and cannot be counted. Raises ConfigError when all are."""
     origins = [entry.record.origin for entry in loads]
     elsewhere = [origin for origin in origins if origin is not None and origin.differs_from(log.cluster_id)]
     if not elsewhere:
@@ -270,8 +288,8 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
         raise ConfigError(
             f"these loads are from {named}, and {asked}: give the servers of the first (--bootstrap-server)"
         )
-    problem = f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}."
-    return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
+    unread = f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}."
+    return (f"{unread} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
 
 
 def _bad_rows(
@@ -288,14 +306,18 @@ def _bad_rows(
 def _check_load(entry: HistoryEntry, held: HeldRows, letters: HeldRows | None, place: str, log: KafkaLog) -> LoadCheck:
     record = entry.record
     bad_rows = (letters.offsets if letters is not None else None) or {}
+    untold = []
     if letters is not None and letters.offsets is None and record.bad_rows:
-        unread = [f"its {record.bad_rows:,} dead letters: {text}" for text in (*letters.problems, *letters.notes)]
-        return LoadCheck(record.load_id, (), (*held.problems, *unread), held.notes)
-    if held.rows is not None:
-        return _check_whole(record, held, held.rows, bad_rows, place, log)
+        untold = _unread_letters(record, letters)
+    if held.offsets is None and (held.rows is None or untold):
+        untold += held.unread or (() if held.problems else ("its rows were not compared",))
+    if untold:
+        return LoadCheck(record.load_id, (), held.problems, held.notes, unread=tuple(untold))
     if held.offsets is None:
-        return LoadCheck(record.load_id, (), held.problems, held.notes)
-    problems, notes = list(held.problems), list(held.notes)
+        if held.rows is None:
+            return LoadCheck(record.load_id, (), held.problems, held.notes)
+        return _check_whole(record, held, held.rows, bad_rows, place, log)
+    problems, unread, notes = list(held.problems), list(held.unread), list(held.notes)
     for name, offsets in (("rows", held.offsets), ("dead letters", bad_rows)):
         surplus = sorted(offsets.keys() - {range.tp for range in record.ranges})
         problems += [
@@ -307,17 +329,19 @@ def _check_load(entry: HistoryEntry, held: HeldRows, letters: HeldRows | None, p
         count = recount(range, rows, log, record, bad_rows.get(range.tp, _NONE))
         counts.append(count)
         problems += count.problems(place)
-        notes += count.notes()
+        unread += count.unread()
+        if count.compacted:
+            unread += log.untold(range.topic)
     if record.reading is None and any(count.missing or count.extra for count in counts):
         notes.append(_NOT_KEPT)
     for lost in log.truncations(record):
         up_to = lost.position.offset - 1
-        notes.append(
+        unread.append(
             f"{lost.tp}: the log was truncated to {lost.end} since; its records up to {up_to} are not the loaded ones"
         )
     if record.origin is not None and record.origin.differs_from(log.cluster_id):
         notes.append(f"it was loaded from {record.origin}, which is not this cluster")
-    return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
+    return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes), unread=tuple(unread))
 
 
 def _check_whole(
@@ -337,16 +361,24 @@ def _check_whole(
         problems.append(f"{record.bad_rows or 0:,} dead letters were committed, {bad:,} are in their table")
     if logged > rows + bad:
         problems.append(f"{logged - rows - bad:,} records of the log are not in {place}")
-    elif logged < rows + bad and not gone and not any(log.is_compacted(range.topic) for range in record.ranges):
-        problems.append(f"{rows + bad - logged:,} rows are not in the log")
+    unread = list(held.unread)
+    if gone:
+        unread.append(f"{gone:,} offsets of its records are no longer in the log")
+    elif logged < rows + bad:
+        text = f"{rows + bad - logged:,} rows are not in the log"
+        compacted = [range.topic for range in record.ranges if log.is_compacted(range.topic)]
+        if compacted:
+            untold = itertools.chain.from_iterable(map(log.untold, dict.fromkeys(compacted)))
+            unread += [f"{text}: they were compacted away there, or never were in it", *untold]
+        else:
+            problems.append(text)
     notes.append(f"its rows have no {', '.join(POSITION)}: they were counted for the load as a whole")
     whole = Totals(len(record.ranges), record.rows, rows, bad, logged, gone)
-    return LoadCheck(record.load_id, (), tuple(problems), tuple(notes), whole)
+    return LoadCheck(record.load_id, (), tuple(problems), tuple(notes), whole, tuple(unread))
 
 
-def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
-    """Problems between loads: an overlap means rows that are there twice, a gap means records never loaded."""
-    problems = []
+def _check_joints(loads: Sequence[HistoryEntry], log: KafkaLog, said: Said) -> None:
+    """What is wrong between loads: an overlap means rows that are there twice, a gap means records never loaded."""
     ends: dict[tuple[TopicPartition, str | None], tuple[int, str]] = {}
     for entry in loads:
         for range in entry.record.ranges:
@@ -355,18 +387,18 @@ def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
             if entry.record.rerun_of is not None and range.stored is not None:
                 continue  # a re-run for another directory
             end, before = ends.get(of_topic) or ends.get((range.tp, None)) or (range.start, "")
+            both = f"{before} and {entry.record.load_id}"
             if range.start < end:
-                both = f"{before} and {entry.record.load_id}"
-                problems.append(f"{range.tp}: offsets {range.start} to {end - 1} are in {both}")
-            stretch = log.extent(range.tp, entry.record).overlap(end, range.start)
-            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch, entry.record))
-            if skipped and range.start > end:
-                problems.append(
-                    f"{range.tp}: {skipped:,} records of offsets {end} to {range.start - 1}, between {before} and "
-                    f"{entry.record.load_id}, were never loaded"
-                )
+                said.add([f"{range.tp}: offsets {range.start} to {end - 1} are in {both}"])
+            elif range.start > end:
+                where = f"of offsets {end} to {range.start - 1}, between {both}"
+                low, high = log.extent(range.tp, entry.record).overlap(end, range.start)
+                skipped = sum(len(part) for part in log.offsets(range.tp, low, high, entry.record))
+                if skipped:
+                    said.add([f"{range.tp}: {skipped:,} records {where}, were never loaded"])
+                if gone := range.start - end - (high - low):
+                    said.add(unread=[f"{range.tp}: {gone:,} {where}, were never loaded, and are no longer in the log"])
             ends[of_topic] = max(end, range.end), entry.record.load_id
-    return problems
 
 
 def _standing_offsets(loads: Sequence[HistoryEntry], destination: Destination) -> list[str]:

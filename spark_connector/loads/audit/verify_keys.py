@@ -50,11 +50,14 @@ class KeyCounts:
         )
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        if not self.gone:
+            return ()
+        return (f"{self.gone:,} rows were not compared: the log no longer has their records.",)
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        texts = [f"{self.right:,} keys have the row that their last record in the log wrote."]
-        if self.gone:
-            texts.append(f"{self.gone:,} rows were not compared: the log no longer has their records.")
-        return tuple(texts)
+        return (f"{self.right:,} keys have the row that their last record in the log wrote.",)
 
 
 def count_keys(destination: Destination, loads: Sequence[LoadRecord], log: KafkaLog) -> KeyCounts:

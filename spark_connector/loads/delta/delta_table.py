@@ -52,6 +52,7 @@ from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.outages import is_out_of_reach
 
 _STAGING = "_staging/table"
 _TRIES = 20  # to alter a table beside others
@@ -213,9 +214,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         """Also checks the files that the loads have written themselves."""
         files = _files_by_load(self.log.table())
         for entry, held in super().held(entries, session):
-            written = () if held.notes else files.get(entry.record.load_id, ())
-            damage = [problem for file in written if (problem := self._damage(entry.record.load_id, file.name))]
-            yield entry, replace(held, problems=(*held.problems, *damage))
+            written = () if held.unread else files.get(entry.record.load_id, ())
+            damage, unread = list[str](), list(held.unread)
+            for file in written:
+                self._look_at(f"{entry.record.load_id}/{file.name}", damage, unread)
+            yield entry, replace(held, problems=(*held.problems, *damage), unread=tuple(unread))
 
     def check_rewind(self, rewind: LoadRecord) -> None:
         assert rewind.rewind is not None
@@ -287,19 +290,17 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
             return there
 
-    def _damage(self, load_id: str, name: str) -> str | None:
-        """What is wrong with a file that the load itself has written, by its checksums."""
-        path = f"{load_id}/{name}"
+    def _look_at(self, path: str, damage: list[str], unread: list[str]) -> None:
+        """Add what is wrong with a file that the load itself has written, by its checksums, to one of the lists."""
         try:
             if not self.output.agrees_with_checksums(path):
-                return f"{path} is damaged: its bytes do not agree with the checksums beside it"
-            if not pages_are_whole(self.output, path):
-                return f"{path} is damaged: its bytes do not agree with the checksums in it"
+                damage.append(f"{path} is damaged: its bytes do not agree with the checksums beside it")
+            elif not pages_are_whole(self.output, path):
+                damage.append(f"{path} is damaged: its bytes do not agree with the checksums in it")
         except FileNotFoundError:
-            return f"{path} is missing"
+            damage.append(f"{path} is missing")
         except (pa.ArrowException, OSError) as error:
-            return f"{path} cannot be read: {first_line(error)}"
-        return None
+            (unread if is_out_of_reach(error) else damage).append(f"{path} cannot be read: {first_line(error)}")
 
 
 def _change_files(load_id: str) -> str:

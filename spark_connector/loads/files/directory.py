@@ -209,7 +209,7 @@ class FilesDestination(Destination):
         for entry in entries:
             yield entry, self._held(entry, session)
 
-    def unknown_loads(self, history: History) -> list[str]:
+    def unknown_loads(self, history: History) -> tuple[list[str], list[str]]:
         """Visible entries that are no load, or no load of the commit log. Other groups may share the directory."""
         problems = []
         states = ((entry.state, f"load={entry.record.load_id}") for entry in history.entries)
@@ -220,7 +220,7 @@ class FilesDestination(Destination):
             is_load = name.startswith("load=") and LoadId.parse(name.removeprefix("load=")) is not None
             if not is_load or name in unknown:
                 problems.append(f"{self.output.url_of(name)} is visible to readers, but no load of this group")
-        return problems
+        return problems, []
 
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
         return snapshot_of(self.log, self.output, self.history, version)
@@ -337,10 +337,10 @@ class FilesDestination(Destination):
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
         notes = (hidden,) if entry.state is LoadState.HIDDEN else ()
         if not identify_rows(record.columns):
-            rows, unreadable = count_rows(output, directory, sorted(files))
-            return HeldRows(None, (*problems, *unreadable), notes, rows)
-        held, unreadable = read_offsets(output, directory, sorted(files), record.format, session)
-        return HeldRows(held, (*problems, *unreadable), notes)
+            rows, faults = count_rows(output, directory, sorted(files))
+            return HeldRows(None, (*problems, *faults.problems), notes, None if faults.unread else rows, faults.unread)
+        held, faults = read_offsets(output, directory, sorted(files), record.format, session)
+        return HeldRows(None if faults.unread else held, (*problems, *faults.problems), notes, unread=faults.unread)
 
     def _manifests(self, is_enough: Callable[[LoadRecord], bool]) -> Iterator[LoadRecord]:
         """The manifests of every group that has loads in this directory, the newest first, until one is enough."""

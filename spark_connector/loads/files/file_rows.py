@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import fastavro
 import numpy as np
@@ -21,7 +21,7 @@ from broker.storage.storage import Storage
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.request import values_in_path
-from spark_connector.outages import summary
+from spark_connector.outages import is_out_of_reach, summary
 
 _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -31,21 +31,32 @@ _AVRO_ROWS = 10_000  # of one part
 T = TypeVar("T")
 
 
+class Faults(NamedTuple):
+    """What is wrong with files, and which of them cannot be reached, in words."""
+
+    problems: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+class _OutOfReach(str):
+    """Says why a file cannot be reached; any other text says what is wrong with it."""
+
+
 def read_offsets(
     storage: Storage, directory: str, names: Sequence[str], format: str, session: NewSession
-) -> tuple[dict[TopicPartition, Offsets], list[str]]:
+) -> tuple[dict[TopicPartition, Offsets], Faults]:
     """The sorted offsets of every partition in the files `names` below `directory`, and what could not be read.
 
     `session` gives the Spark session for orc and json; it is not called for other formats.
     """
-    found, problems = RowOffsets(), []
+    found, said = RowOffsets(), list[str]()
     if format in _READERS:
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             for part in pool.map(lambda name: _read_file(storage, directory, name, format), names):
                 if isinstance(part, RowOffsets):
                     found.extend(part)
                 else:
-                    problems.append(part)
+                    said.append(part)
     elif names:
         try:
             frame = session().read.format(format).schema("topic string, partition int, offset long")
@@ -55,11 +66,17 @@ def read_offsets(
                 offsets = np.arange(run["first"], run["first"] + run["length"], dtype=np.int64)
                 found.append(TopicPartition(run["topic"], run["partition"]), np.repeat(offsets, run["copies"]))
         except Exception as error:  # Spark's errors have many classes
-            problems.append(f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}")
-    return found.sorted(), problems
+            told = f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}"
+            said.append(_OutOfReach(told) if is_out_of_reach(summary(str(error))) else told)
+    return found.sorted(), _faults(said)
 
 
-def count_rows(storage: Storage, directory: str, names: Sequence[str]) -> tuple[int, list[str]]:
+def _faults(said: Sequence[str]) -> Faults:
+    unread = tuple(text for text in said if isinstance(text, _OutOfReach))
+    return Faults(tuple(text for text in said if not isinstance(text, _OutOfReach)), unread)
+
+
+def count_rows(storage: Storage, directory: str, names: Sequence[str]) -> tuple[int, Faults]:
     """The number of rows in parquet files without the columns that identify rows, and what could not be read."""
 
     def count(name: str) -> int | str:
@@ -67,7 +84,7 @@ def count_rows(storage: Storage, directory: str, names: Sequence[str]) -> tuple[
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         counts = list(pool.map(count, names))
-    return sum(one for one in counts if isinstance(one, int)), [one for one in counts if isinstance(one, str)]
+    return sum(one for one in counts if isinstance(one, int)), _faults([one for one in counts if isinstance(one, str)])
 
 
 def _runs(rows: Any) -> Any:
@@ -108,7 +125,8 @@ def _checked(storage: Storage, directory: str, name: str, format: str, read: Cal
         return f"{name} is missing"
     except Exception as error:  # whatever a decoder raises for damaged bytes
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        return f"{name} cannot be read as {format}: {reason}"
+        told = f"{name} cannot be read as {format}: {reason}"
+        return _OutOfReach(told) if is_out_of_reach(error) else told
 
 
 def _parquet(file: Any) -> Iterator[pa.Table]:
