@@ -265,8 +265,8 @@ def test_a_file_that_many_import_is_registered_once(registry: Registry, tmp_path
         files.append(file)
     schema = schema_with(*files, message="t.M7")
     (tmp_path / "t.desc").write_bytes(schema.descriptors)
-    one = ColumnWrite("protobuf", ("id",), SchemaFile(str(tmp_path / "t.desc")), message="M7", auto_register=True)
-    formats = WriteFormats(value=one, registry=RegistrySettings((registry.url,)))
+    column = ColumnWrite("protobuf", ("id",), SchemaFile(str(tmp_path / "t.desc")), message="M7", auto_register=True)
+    formats = WriteFormats(value=column, registry=RegistrySettings((registry.url,)))
     registry.asked.clear()
     loaded(formats, "t", pa.schema([("id", pa.int64())]))
     assert list(registry.subjects) == [*(f"f{level}.proto" for level in range(7)), "t-value"]
