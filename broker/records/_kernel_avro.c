@@ -6,8 +6,10 @@
  * has no code for (maps with a key twice, numbers of more than 64 bits, values nested very deep), and what it accepts
  * is what Python reads. Whatever a refused value left in the columns is taken back.
  *
- * A byte of a value can be a null of a struct, which takes a row in every column within it. So there is a limit for the
- * nulls of a value: one beyond it is refused as TOO_LARGE, and Python must not try it. */
+ * What is passed over takes at least a byte, or has two parts that do (`Passing` of avro_schema.py). But a byte of a
+ * value can be a null of a struct, which takes a row in every column within it, or an item with any number of fields
+ * that take no bytes. So there is a limit for the rows of a value that no byte stands for: one beyond it is refused as
+ * TOO_LARGE, and Python must not try it. */
 #include "_kernel.h"
 
 #include <stdlib.h>
@@ -35,12 +37,12 @@ typedef struct {
     sink_t *sinks;
     bytes_at p, end, data_end;
     int64_t full; /* the buffer that is too small: 2 * column, + 1 if it is `more` */
-    int64_t nulls; /* how many more the value may have */
+    int64_t free_rows; /* how many more the value may have that no byte stands for */
     int depth;
 } decoder_t;
 
 enum { GOOD, REFUSED, FULL, TOO_LARGE };
-enum { MOST_NULLS = 1 << 24 }; /* and one for each byte of the value */
+enum { MOST_FREE_ROWS = 1 << 24 }; /* and one for each byte of the value */
 enum { DEEPEST = 1000 }; /* calls of `run` within each other, of some 200 bytes of stack */
 
 #define TRY(call)                                                                                                     \
@@ -71,11 +73,15 @@ static inline void end_row(sink_t *s)
     s->rows++;
 }
 
+static inline int needs_no_byte(decoder_t *d)
+{
+    return --d->free_rows < 0 ? TOO_LARGE : GOOD;
+}
+
 static int append_null(decoder_t *d, sink_t *s)
 {
     TRY(needs_row(d, s));
-    if (--d->nulls < 0)
-        return TOO_LARGE;
+    TRY(needs_no_byte(d));
     if (s->kind == NOTHING) {
         s->rows++;
         return GOOD;
@@ -195,8 +201,8 @@ static inline int take_sized(decoder_t *d, bytes_at *from, int64_t *size)
     return take(d, *size, from);
 }
 
-/* Of the next block of an array or map; 0 at its end. Each item takes at least a byte. */
-static inline int take_count(decoder_t *d, int64_t *count)
+/* Of the next block of an array or map; 0 at its end, and never more than `most`. */
+static inline int take_count(decoder_t *d, int64_t *count, int64_t most)
 {
     int64_t size;
     TRY(take_long(d, count));
@@ -206,7 +212,7 @@ static inline int take_count(decoder_t *d, int64_t *count)
         *count = -*count;
         TRY(take_long(d, &size));
     }
-    return GOOD;
+    return *count > most ? REFUSED : GOOD;
 }
 
 static inline uint64_t read_little(bytes_at p, int size)
@@ -337,7 +343,7 @@ static int run_items(decoder_t *d, int64_t item, sink_t *keys)
     int64_t count, size;
     bytes_at from;
     for (;;) {
-        TRY(take_count(d, &count));
+        TRY(take_count(d, &count, d->end - d->p)); /* each item takes at least a byte */
         if (count == 0)
             return GOOD;
         for (; count > 0; count--) {
@@ -357,15 +363,26 @@ static int pass_items(decoder_t *d, int64_t item, int has_keys)
     int64_t count, size;
     bytes_at from;
     for (;;) {
-        TRY(take_count(d, &count));
+        TRY(take_count(d, &count, d->end - d->p));
         if (count == 0)
             return GOOD;
-        for (; count > 0 && item >= 0; count--) {
+        for (; count > 0; count--) {
             if (has_keys)
                 TRY(take_sized(d, &from, &size));
             TRY(run(d, item));
         }
     }
+}
+
+/* Items that take no bytes: as many as a list can have in Java. */
+static int pass_empty_items(decoder_t *d)
+{
+    int64_t count, left = INT32_MAX;
+    do {
+        TRY(take_count(d, &count, left));
+        left -= count;
+    } while (count > 0);
+    return GOOD;
 }
 
 static int run_list(decoder_t *d, sink_t *s, int64_t item, sink_t *keys)
@@ -453,6 +470,8 @@ static int run_node(decoder_t *d, const int64_t *node)
         TRY(take_sized(d, &from, &size));
         return append_text(d, s, from, size);
     case FIXED:
+        if (node[ARGUMENT] == 0)
+            TRY(needs_no_byte(d));
         TRY(take(d, node[ARGUMENT], &from));
         return append_text(d, s, from, node[ARGUMENT]);
     case DECIMAL:
@@ -468,6 +487,7 @@ static int run_node(decoder_t *d, const int64_t *node)
             return REFUSED;
         return append_word(d, s, (uint32_t)operands[number]);
     case RECORD:
+        TRY(needs_no_byte(d));
         TRY(needs_row(d, s));
         TRY(run_nodes(d, operands, node[OPERANDS]));
         end_row(s);
@@ -491,7 +511,7 @@ static int run_node(decoder_t *d, const int64_t *node)
         return run_nodes(d, operands, node[OPERANDS]);
     case PASS_ARRAY:
     case PASS_MAP:
-        return pass_items(d, node[OPERANDS] == 0 ? -1 : operands[0], node[OP] == PASS_MAP);
+        return node[OPERANDS] == 0 ? pass_empty_items(d) : pass_items(d, operands[0], node[OP] == PASS_MAP);
     }
     return REFUSED;
 }
@@ -511,14 +531,14 @@ static int run_rows(decoder_t *d, const column_t *values, int64_t rows, int64_t 
     for (; state[ROW] < rows; state[ROW]++) {
         int64_t row = state[ROW], size = size_of(values, row);
         int outcome = REFUSED, refusal;
-        d->nulls = INT64_MAX;
+        d->free_rows = INT64_MAX;
         if (size < 0)
             outcome = append_null(d, d->sinks);
         else if (size >= begin) {
             d->end = values->data + values->edges[row + 1];
             d->p = d->end - size + begin;
             d->depth = 0;
-            d->nulls = MOST_NULLS + size;
+            d->free_rows = MOST_FREE_ROWS + size;
             outcome = run(d, 0);
             if (outcome == GOOD && d->p != d->end)
                 outcome = REFUSED;
@@ -526,7 +546,7 @@ static int run_rows(decoder_t *d, const column_t *values, int64_t rows, int64_t 
         refusal = outcome;
         if (outcome == REFUSED || outcome == TOO_LARGE) {
             truncate_to(d, d->sinks, row);
-            d->nulls = INT64_MAX;
+            d->free_rows = INT64_MAX;
             outcome = append_null(d, d->sinks);
             if (outcome == GOOD)
                 refused[state[REFUSED_ROWS]++] = (int32_t)(refusal == TOO_LARGE ? ~row : row);

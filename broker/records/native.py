@@ -26,7 +26,7 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
-KERNEL_VERSION: Final = 6
+KERNEL_VERSION: Final = 7
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"

@@ -18,7 +18,7 @@ import pyarrow as pa
 from broker.records.native import Kernel, column_buffers
 from spark_connector.formats.avro_columns import default_of, member
 from spark_connector.formats.avro_resolver import Atom, Fail, FromUnion, Items, Record, Skip, Step, Symbols, ToUnion
-from spark_connector.formats.avro_schema import AvroType, Decimal, takes_no_bytes
+from spark_connector.formats.avro_schema import AvroType, Decimal, Passing
 from spark_connector.formats.value_decoder import BadValue
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
@@ -300,13 +300,14 @@ class _Compiler:
     def __init__(self) -> None:
         self._records: dict[tuple[Record, _Column], _Node] = {}
         self._passed: dict[AvroType, _Node] = {}
+        self._passing = Passing()
 
     def step(self, step: Step, column: _Column) -> _Node:
         match step:
             case Fail():
                 return _Node(_Op.REFUSE)
             case Skip():
-                return self._pass_over(step.writer)
+                return self._pass_over(step.writer) or _nothing()
             case Atom():
                 return _atom(step, column)
             case Symbols():
@@ -351,7 +352,7 @@ class _Compiler:
         nodes: list[_Node | int] = []
         for (name, inner), written in zip(step.fields, step.writer.fields, strict=True):
             if name is None or kind.get_field_index(name) < 0:
-                nodes.append(self._pass_over(written.type))
+                nodes.extend(filter(None, [self._pass_over(written.type)]))
             else:
                 nodes.append(self.step(inner, column.child(name, kind.field(name).type)))
         return _Node(_Op.RECORD, column, operands=nodes)
@@ -361,36 +362,46 @@ class _Compiler:
         if name is None:
             return self.step(step.step, column)
         if column.type.get_field_index(name) < 0:
-            return _Node(_Op.MEMBER, column, None, [self._pass_over(step.writer)])
+            return _Node(_Op.MEMBER, column, None, [self._pass_over(step.writer) or _nothing()])
         child = column.child(name, column.type.field(name).type)
         return _Node(_Op.MEMBER, column, child, [self.step(step.step, child)])
 
-    def _pass_over(self, one: AvroType) -> _Node:
+    def _pass_over(self, one: AvroType) -> _Node | None:
+        """None for a type of no bytes."""
+        bare = self._passing.type(one)
+        return None if bare is None else self._pass_bare(bare)
+
+    def _pass_bare(self, one: AvroType) -> _Node:
         if one in self._passed:
             return self._passed[one]
         made = self._passed[one] = _Node(_Op.PASS_RECORD)  # before its fields, which may lead to it again
         match one.kind:
             case "record":
-                made.operands.extend(self._pass_over(inner.type) for inner in one.fields)
+                made.operands.extend(filter(None, map(self._pass_over, self._passing.fields(one))))
             case "union":
                 made.op = _Op.UNION
-                made.operands.extend(self._pass_over(branch) for branch in one.branches)
+                made.operands.extend(self._pass_over(branch) or _nothing() for branch in one.branches)
             case "array":
                 assert one.item is not None
                 made.op = _Op.PASS_ARRAY
-                made.operands.extend([] if takes_no_bytes(one.item) else [self._pass_over(one.item)])
+                made.operands.extend(filter(None, [self._pass_over(one.item)]))
             case "map":
                 assert one.item is not None
                 made.op = _Op.PASS_MAP
-                made.operands.append(self._pass_over(one.item))
+                made.operands.append(self._pass_over(one.item) or _nothing())
             case "int" | "long" | "enum":
                 made.op = _Op.PASS_LONG
             case "string" | "bytes":
                 made.op = _Op.PASS_BYTES
             case _:
                 made.op = _Op.PASS_FIXED
-                made.argument = {"null": 0, "boolean": 1, "float": 4, "double": 8}.get(one.kind, one.size)
+                made.argument = {"boolean": 1, "float": 4, "double": 8}.get(one.kind, one.size)
         return made
+
+
+def _nothing() -> _Node:
+    """Passes over no bytes."""
+    return _Node(_Op.PASS_FIXED)
 
 
 def _symbols(step: Symbols, column: _Column) -> _Node:

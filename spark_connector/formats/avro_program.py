@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from spark_connector.formats.avro_columns import conversion, default_of, member
 from spark_connector.formats.avro_resolver import Atom, Fail, FromUnion, Items, Record, Skip, Step, Symbols, ToUnion
-from spark_connector.formats.avro_schema import AvroType, takes_no_bytes
+from spark_connector.formats.avro_schema import AvroType, Passing, takes_no_bytes
 from spark_connector.formats.value_decoder import BadValue
 
 _Fix = Callable[[Any], Any]
@@ -33,6 +33,8 @@ _Compiled = tuple[Any, _Fix | None]
 _VALUE: Final = "value"
 _SKIPPED: Final = {"string": "bytes", "enum": "int"}
 """What nobody reads need not be valid."""
+_MOST_ITEMS: Final = (1 << 31) - 1
+"""Of an array whose items take no bytes: as many as a list can have in Java."""
 
 
 class Program:
@@ -86,6 +88,7 @@ class _Compiler:
         self.needs_care = False
         self._records: dict[tuple[Record, pa.DataType], _Compiled] = {}
         self._skipped: dict[AvroType, Any] = {}
+        self._passing = Passing()
         self._open: set[AvroType] = set()
         self._names = 0
 
@@ -152,8 +155,9 @@ class _Compiler:
         for number, ((name, inner), written) in enumerate(zip(step.fields, step.writer.fields, strict=True)):
             index = -1 if name is None else kind.get_field_index(name)
             if name is None or index < 0:
-                # The name is one that no field can have: Arrow ignores it.
-                fields.append({"name": f"{number}", "type": self._skip(written.type), "skip": True})
+                if self._passing.type(written.type) is not None:
+                    # The name is one that no field can have: Arrow ignores it.
+                    fields.append({"name": f"{number}", "type": self._skip(written.type), "skip": True})
                 continue
             made, fix = self.step(inner, kind.field(index).type)
             fields.append({"name": name, "type": made})
@@ -199,30 +203,39 @@ class _Compiler:
 
     def _skip(self, one: AvroType) -> Any:
         """The schema for passing over a value."""
+        bare = self._passing.type(one)
+        return "null" if bare is None else self._skip_bare(bare)
+
+    def _skip_bare(self, one: AvroType) -> Any:
+        if one.kind == "fixed":
+            return self._fixed(one)
+        if one.kind not in {"record", "union", "array", "map"}:
+            return _SKIPPED.get(one.kind, one.kind)
         if one in self._skipped:
             self.needs_care = self.needs_care or one in self._open
             return self._skipped[one]
+        made: dict[Any, Any] = {}
+        self._skipped[one] = made  # before what is in it, which may lead to it again
+        self._open.add(one)
+        made |= self._skip_nested(one)
+        self._open.remove(one)
+        return made
+
+    def _skip_nested(self, one: AvroType) -> dict[Any, Any]:
         match one.kind:
             case "record":
-                fields: list[dict[str, Any]] = []
-                made = self._skipped[one] = {"type": "record", "name": self._name(), "fields": fields}
-                self._open.add(one)
-                fields += [{"name": str(n), "type": self._skip(field.type)} for n, field in enumerate(one.fields)]
-                self._open.remove(one)
-                return made
+                inner = enumerate(self._passing.fields(one))
+                fields = [{"name": str(number), "type": self._skip(field)} for number, field in inner]
+                return {"type": "record", "name": self._name(), "fields": fields}
             case "union":
                 return _union([self._skip(branch) for branch in one.branches])
-            case "array":
-                assert one.item is not None
-                return self._array_or_map(one, self._skip(one.item))
-            case "map":  # as an array of entries, which is encoded alike, because the keys need not be valid either
-                assert one.item is not None
-                fields = [{"name": "key", "type": "bytes"}, {"name": "value", "type": self._skip(one.item)}]
-                entry = {"type": "record", "name": self._name(), "fields": fields}
-                return {"type": "array", "items": entry, "empty": False}
-            case "fixed":
-                return self._fixed(one)
-        return _SKIPPED.get(one.kind, one.kind)
+        assert one.item is not None
+        if one.kind == "array":
+            return self._array_or_map(one, self._skip(one.item))
+        # A map as an array of entries, which is encoded alike, because the keys need not be valid either.
+        fields = [{"name": "key", "type": "bytes"}, {"name": "value", "type": self._skip(one.item)}]
+        entry = {"type": "record", "name": self._name(), "fields": fields}
+        return {"type": "array", "items": entry, "empty": False}
 
     def _array_or_map(self, one: AvroType, inner: Any) -> dict[str, Any]:
         assert one.item is not None
@@ -310,10 +323,12 @@ class _Walk:
             case "union":
                 return self.value(node[self._long()])
             case "array":
+                if node["empty"]:
+                    return [self.value(node["items"])] if self._empty_items() else []
                 items: list[Any] = []
                 while (count := self._count()) > 0:
-                    items.extend(self.value(node["items"]) for _ in range(1 if node["empty"] else count))
-                return items[:1] if node["empty"] else items
+                    items.extend(self.value(node["items"]) for _ in range(count))
+                return items
             case "map":
                 entries: dict[str, Any] = {}
                 while (count := self._count()) > 0:
@@ -360,16 +375,24 @@ class _Walk:
                 left.extend((one["type"], 1) for one in reversed(node["fields"]))
             elif kind == "union":
                 left.append((node[self._long()], 1))
+            elif kind == "array" and node["empty"]:
+                if self._empty_items() > _MOST_ITEMS:
+                    raise ValueError(f"an array of more than {_MOST_ITEMS:,} items")
             elif kind == "array":  # or a map, which is passed over as an array of its entries
                 count = self._count()
                 if count > 0:
-                    left.append((node, 1))  # another block may follow
-                    if not node["empty"]:
-                        left.append((node["items"], count))
+                    left += [(node, 1), (node["items"], count)]  # another block may follow
             elif kind in {"int", "long"}:
                 self._long()
             else:
                 self._take(self._long() if kind == "bytes" else node["size"] if kind == "fixed" else _SIZES[kind])
+
+    def _empty_items(self) -> int:
+        """The number of items in an array, which take no bytes."""
+        total = 0
+        while (count := self._count()) > 0:
+            total += count
+        return total
 
     def _count(self) -> int:
         """Of the items of the next block; 0 at the end."""

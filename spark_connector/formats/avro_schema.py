@@ -252,12 +252,35 @@ def _logical(node: dict[str, Any], kind: str, size: int | None) -> str | Decimal
     return Decimal(precision, scale) if 0 < precision <= most and 0 <= scale <= precision else None
 
 
-def takes_no_bytes(one: AvroType, seen: set[AvroType] | None = None) -> bool:
-    """Whether every value of the type is encoded in no bytes. `seen`: records that are known not to take any."""
+def takes_no_bytes(one: AvroType, known: dict[AvroType, bool] | None = None) -> bool:
+    """Whether every value of the type is encoded in no bytes. `known`: of records that were looked at before."""
     if one.kind == "record":
-        seen = set() if seen is None else seen
-        if one in seen:
-            return True
-        seen.add(one)
-        return all(takes_no_bytes(field.type, seen) for field in one.fields)
+        known = {} if known is None else known
+        if one not in known:
+            known[one] = all(takes_no_bytes(field.type, known) for field in one.fields)
+        return known[one]
     return one.kind == "null" or (one.kind == "fixed" and one.size == 0)
+
+
+class Passing:
+    """What is to be done to pass over values. Records may be nested by their names, so that 3 kB of schema have 2^30
+    fields of no bytes: these, and records of a single field that has bytes, are no work. So whatever is passed over
+    takes a byte, or has two fields that do."""
+
+    def __init__(self) -> None:
+        self._known: dict[AvroType, bool] = {}
+
+    def type(self, one: AvroType) -> AvroType | None:
+        """The type to pass over instead of `one`; None for one of no bytes."""
+        while one.kind == "record":
+            fields = self.fields(one)
+            if len(fields) > 1:
+                return one
+            if not fields:
+                return None
+            one = fields[0]
+        return None if takes_no_bytes(one) else one
+
+    def fields(self, record: AvroType) -> list[AvroType]:
+        """Those that take bytes."""
+        return [field.type for field in record.fields if not takes_no_bytes(field.type, self._known)]

@@ -75,7 +75,7 @@ class ProtobufEncoder:
             values = made.values.take(pa.array(indices, mask=indices < 0))
             return Encoded(values, {int(places[row]): why for row, why in made.bad.items()})
         batch = _Batch()
-        batch.message(self._message, rows, np.arange(len(rows)), "")
+        batch.message(self._message, rows, np.arange(len(rows)), "", np.ones(len(rows), bool))
         values = batch.writer.written(len(rows), self._prefix)
         if batch.bad:
             there = np.ones(len(rows), bool)
@@ -96,8 +96,9 @@ class _Batch:
         for place in np.flatnonzero(wrong).tolist():
             self.bad.setdefault(int(owners[place]), why(place))
 
-    def message(self, message: Proto, rows: pa.StructArray, owners: Array, path: str) -> int:
-        """Add a node for `rows` (none is null, or null ones are masked by the field above); its index."""
+    def message(self, message: Proto, rows: pa.StructArray, owners: Array, path: str, exists: Array) -> int:
+        """Add a node for `rows`; its index. `exists`: which of them are messages. The others are null, or lie within a
+        null, and nothing is missing in them."""
         found: dict[int, tuple[Proto, pa.Array]] = {}
         columns = rows.flatten() if rows.null_count else [rows.field(index) for index in range(rows.type.num_fields)]
         for name, column in zip((one.name for one in rows.type), columns, strict=True):
@@ -119,10 +120,10 @@ class _Batch:
                 before = oneofs.setdefault(name, np.zeros(len(rows), bool))
                 self.refuse(there & before, owners, _said(f"several fields of oneof {path}{name} are set"))
                 oneofs[name] = before | there
-            self._field(proto, column, place, owners, path + proto.name)
+            self._field(proto, column, place, owners, path + proto.name, exists)
         return node
 
-    def _field(self, proto: Proto, column: pa.Array, place: int, owners: Array, path: str) -> None:
+    def _field(self, proto: Proto, column: pa.Array, place: int, owners: Array, path: str, exists: Array) -> None:
         is_map = proto.message_type is not None and proto.message_type.GetOptions().map_entry
         if pa.types.is_null(column.type):
             if proto.is_required:
@@ -139,8 +140,8 @@ class _Batch:
             self.refuse(
                 elements.is_null().to_numpy(zero_copy_only=False), inner, _said(f"field {path} has a null element")
             )
-            return self._values(proto, elements, place, inner, path, edges)
-        return self._values(proto, column, place, owners, path, None)
+            return self._values(proto, elements, place, inner, path, np.ones(len(elements), bool), edges)
+        return self._values(proto, column, place, owners, path, exists)
 
     def _absent(self, proto: Proto, place: int, rows: int, is_map: bool) -> None:
         if is_map or proto.is_repeated:
@@ -149,17 +150,25 @@ class _Batch:
             self.writer.set(place, VARINT, ONE, mask=np.zeros(rows, bool), values=np.zeros(rows, np.uint64))
 
     def _values(
-        self, proto: Proto, column: pa.Array, place: int, owners: Array, path: str, edges: Array | None
+        self,
+        proto: Proto,
+        column: pa.Array,
+        place: int,
+        owners: Array,
+        path: str,
+        exists: Array,
+        edges: Array | None = None,
     ) -> None:
-        """The values of a field; with the edges of its lists, if it is repeated."""
+        """The values of a field; with the edges of its lists, if it is repeated. `exists`: which have a message or a
+        list around them."""
         kind = kind_of(proto)
         there = column.is_valid().to_numpy(zero_copy_only=False)
         shape = ONE if edges is None else PACKED if proto.is_packed and kind not in _UNPACKED else LIST
         if proto.message_type is not None:
             if proto.is_required:
-                self.refuse(~there, owners, _said(f"field {path} is null, but it is required"))
+                self.refuse(exists & ~there, owners, _said(f"field {path} is null, but it is required"))
             rows = _as_message(proto, column, path)
-            child = self.message(proto.message_type, rows, owners, f"{path}.") if rows is not None else -1
+            child = self.message(proto.message_type, rows, owners, f"{path}.", exists & there)
             self.writer.set(place, GROUP if kind == "group" else MESSAGE, shape, edges=edges, mask=there, child=child)
             return
         wire, values, texts = self._wire(proto, column, owners, path)
@@ -262,10 +271,10 @@ class _Batch:
         if not pa.types.is_map(column.type):
             raise _misfit(column.type, proto, path)
         column = _without_hidden(column)
-        edges, entries = _edges(column)
+        edges, pairs = _edges(column)
         counts = np.diff(edges)
         rows = np.repeat(np.arange(len(column)), counts)
-        keys, items = entries.field(0), entries.field(1)
+        keys, items = pairs.field(0), pairs.field(1)
         key, value = sorted(proto.message_type.fields, key=lambda one: one.number)
         if len(rows):
             kept = _in_order_of_keys(rows, keys, unsigned=kind_of(key) in {"uint32", "uint64", "fixed32", "fixed64"})
@@ -275,8 +284,9 @@ class _Batch:
         if value.message_type is not None:
             self.refuse(items.is_null().to_numpy(zero_copy_only=False), inner, _said(f"map {path} has a null value"))
         node = self.writer.node(len(rows), [key.number, value.number])
-        self._values(key, keys, self.writer.place(node, key.number), inner, f"{path}.key", None)
-        self._values(value, items, self.writer.place(node, value.number), inner, f"{path}.value", None)
+        entries = np.ones(len(rows), bool)
+        self._values(key, keys, self.writer.place(node, key.number), inner, f"{path}.key", entries)
+        self._values(value, items, self.writer.place(node, value.number), inner, f"{path}.value", entries)
         self.writer.set(place, MESSAGE, LIST, edges=edges, child=node)
 
 

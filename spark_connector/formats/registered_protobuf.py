@@ -55,15 +55,23 @@ def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, place
 
 def _request(registry: SchemaRegistry, file: ProtoFile, *, auto_register: bool) -> dict[str, Any]:
     """A .proto file as requests have it. What it imports is registered first, each file under its name and with what it
-    imports itself, as Confluent's serializer does."""
-    references = []
-    for imported in imports_of(file):
-        asked = _request(registry, imported, auto_register=auto_register)
-        schema_id(registry, imported.name, asked, auto_register=auto_register)
-        version = registry.version_of(imported.name, asked)
-        references.append({"name": imported.name, "subject": imported.name, "version": version})
-    made: dict[str, Any] = {"schemaType": "PROTOBUF", "schema": base64.b64encode(bytes_of(file)).decode()}
-    return {**made, "references": references} if references else made
+    imports itself, as Confluent's serializer does; and once, however many files import it."""
+    made: dict[str, dict[str, Any]] = {}
+
+    def reference(imported: ProtoFile) -> dict[str, Any]:
+        if imported.name not in made:
+            asked = request(imported)
+            schema_id(registry, imported.name, asked, auto_register=auto_register)
+            version = registry.version_of(imported.name, asked)
+            made[imported.name] = {"name": imported.name, "subject": imported.name, "version": version}
+        return made[imported.name]
+
+    def request(one: ProtoFile) -> dict[str, Any]:
+        references = [reference(imported) for imported in imports_of(one)]
+        asked = {"schemaType": "PROTOBUF", "schema": base64.b64encode(bytes_of(one)).decode()}
+        return {**asked, "references": references} if references else asked
+
+    return request(file)
 
 
 def indexes_prefix(indexes: tuple[int, ...]) -> bytes:

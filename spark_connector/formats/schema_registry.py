@@ -40,6 +40,8 @@ _SERIALIZED: Final = "?format=serialized"
 """Asks for a FileDescriptorProto instead of a .proto file, and is no matter to schemas of other kinds."""
 _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
+_MOST_REFERENCES: Final = 500
+_MOST_LEVELS: Final = 16
 _ASK_AGAIN_S: Final = 30.0
 """How long an unknown id is cached."""
 
@@ -120,45 +122,52 @@ class SchemaRegistry:
         """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
         return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
 
-    def _found(self, answer: Any, depth: int = 0) -> AvroSchema | ProtobufFiles | str:
+    def _found(self, answer: Any) -> AvroSchema | ProtobufFiles | str:
         """The schema in an answer, or its type if that is another one."""
-        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-            raise UnknownSchema("the registry did not answer with a schema")
-        kind = answer.get("schemaType", "AVRO")
-        if kind not in {"AVRO", "PROTOBUF"}:
-            return str(kind)
-        places = _references(answer, depth)
+        kind = _type_in(answer)
         if kind == "PROTOBUF":
-            return self._files(answer["schema"], places, depth)
-        references: list[str] = []
-        for _, path in places:
-            referred = _of_avro(self._found(self._get(path), depth + 1))
-            references += [text for text in (*referred.references, referred.text) if text not in references]
-        return AvroSchema(answer["schema"], tuple(references))
+            files = {name: one["schema"] for (name, _), one in self._referred(answer, _SERIALIZED).items()}
+            return ProtobufFiles((*files.items(), ("", answer["schema"])))
+        if kind == "AVRO":
+            referred = dict.fromkeys(one["schema"] for one in self._referred(answer).values())
+            return AvroSchema(answer["schema"], tuple(referred))
+        return kind
 
     def _json_schema(self, answer: Any) -> JsonSchema:
-        found = self._found(answer)
-        if found != "JSON":
-            raise _no_json(found)
-        named: dict[str, str] = {}
-        waiting = [(answer, 0)]
-        while waiting:
-            one, depth = waiting.pop()
-            for name, path in _references(one, depth):
-                referred = self._get(path)
-                if not isinstance(referred, dict):
-                    raise UnknownSchema("the registry did not answer with a schema")
-                if name not in named and isinstance(referred.get("schema"), str):
-                    named[name] = referred["schema"]
-                    waiting.append((referred, depth + 1))
+        if _type_in(answer) != "JSON":
+            raise _no_json(self._found(answer))
+        referred = self._referred(answer)
+        own = {place: referred[place] for place in _references(answer)}  # of two with one name its own counts
+        named = {name: one["schema"] for (name, _), one in (*referred.items(), *own.items())}
         return JsonSchema(answer["schema"], tuple(named.items()))
 
-    def _files(self, text: str, places: list[tuple[str, str]], depth: int) -> ProtobufFiles:
-        files: dict[str, str] = {}
-        for name, path in places:
-            *others, (_, own) = _of_protobuf(self._found(self._get(path + _SERIALIZED), depth + 1)).files
-            files |= {**dict(others), name: own}
-        return ProtobufFiles((*files.items(), ("", text)))
+    def _referred(self, answer: Any, query: str = "") -> dict[tuple[str, str], Any]:
+        """(name, path) → the answer, of each schema that one refers to, directly or not; each behind those that it
+        refers to. Whoever may register schemas decides how many there are: each is asked for once, whatever refers to
+        it. Raises UnknownSchema beyond _MOST_REFERENCES, ConnectorError."""
+        kind = _type_in(answer)
+        answers: dict[str, Any] = {}
+        made: dict[tuple[str, str], Any] = {}
+
+        def add(one: Any, depth: int) -> None:
+            if depth > _MOST_LEVELS:
+                raise UnknownSchema(f"its references are nested deeper than {_MOST_LEVELS} levels, or in a circle")
+            for name, path in _references(one):
+                if (name, path) in made:
+                    continue
+                if path not in answers:
+                    if len(answers) == _MOST_REFERENCES:
+                        raise UnknownSchema(f"it refers to more than {_MOST_REFERENCES} schemas, directly or not")
+                    answers[path] = self._get(path + query)
+                    if (found := _type_in(answers[path])) != kind:
+                        raise UnknownSchema(f"it is of type {kind}, and refers to '{name}' of type {found}")
+                    if sum(len(other["schema"]) for other in answers.values()) > _LARGEST:
+                        raise UnknownSchema(f"the schemas that it refers to have more than {_LARGEST >> 20} MiB")
+                add(answers[path], depth + 1)
+                made[name, path] = answers[path]
+
+        add(answer, 0)
+        return made
 
     def avro_version(self, subject: str, version: str = "latest") -> tuple[int, AvroSchema]:
         """(id, schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
@@ -280,10 +289,15 @@ def _no_json(found: AvroSchema | ProtobufFiles | str) -> UnknownSchema:
     return UnknownSchema(f"it is of type {_kind(found)}, not JSON{hint}")
 
 
-def _references(answer: Any, depth: int) -> list[tuple[str, str]]:
+def _type_in(answer: Any) -> str:
+    """Raises UnknownSchema unless it has a schema."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        raise UnknownSchema("the registry did not answer with a schema")
+    return str(answer.get("schemaType", "AVRO"))
+
+
+def _references(answer: Any) -> list[tuple[str, str]]:
     """What an answer refers to: (name, path)."""
-    if depth > 16:
-        raise UnknownSchema("its references are nested too deep")
     try:
         return [
             (str(one.get("name")), _version(str(one["subject"]), str(int(one["version"]))))

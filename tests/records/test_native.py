@@ -22,7 +22,7 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
-SOURCES = (6, "07bde50c650c5d9c")
+SOURCES = (7, "0719a147a19e27fe")
 """The kernel's version, and the digest of its sources at that version."""
 
 

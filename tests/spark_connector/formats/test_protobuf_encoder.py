@@ -250,3 +250,25 @@ def test_columns_of_nulls_and_hidden_values_are_not_written() -> None:
     assert made.bad == {}
     assert made.values[0].as_py() == b""
     assert GetMessageClass(message_of(every_kind())).FromString(made.values[1].as_py()).one_inner.c == 5
+
+
+def test_a_file_that_many_import_is_registered_once(registry: Registry, tmp_path: Path) -> None:
+    """Each of eight files imports the next two."""
+    files = []
+    for level in range(8):
+        below = [f"f{other}.proto" for other in (level - 1, level - 2) if other >= 0]
+        file = FileDescriptorProto(name=f"f{level}.proto", package="t", syntax="proto3", dependency=below)
+        message = file.message_type.add(name=f"M{level}")
+        for number, one in enumerate(below, 1):
+            add(message, f"f{number}", number, f"t.M{one[1]}")
+        add(message, "id", 9, "int64")
+        files.append(file)
+    schema = schema_with(*files, message="t.M7")
+    (tmp_path / "t.desc").write_bytes(schema.descriptors)
+    column = ColumnWrite("protobuf", ("id",), SchemaFile(str(tmp_path / "t.desc")), message="M7", auto_register=True)
+    formats = WriteFormats(value=column, registry=RegistrySettings((registry.url,)))
+    registry.asked.clear()
+    loaded(formats, "t", pa.schema([("id", pa.int64())]))
+    assert list(registry.subjects) == [*(f"f{level}.proto" for level in range(7)), "t-value"]
+    assert registry.asked.count("/subjects/f0.proto/versions") == 1
+    assert registry.asked.count("/subjects/f0.proto") == 2, "whether it is there, and which version it is"

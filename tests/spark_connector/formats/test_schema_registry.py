@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.json_schema import json_column
+from spark_connector.formats.protobuf_descriptors import message_of, schema_of_registry
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
-from spark_connector.formats.value_format import AvroSchema, RegistrySettings
+from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
+from tests.support.protobuf_cases import add
 from tests.support.schema_registry import Registry, schema_registry
 
 V1 = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
@@ -228,3 +232,100 @@ def test_a_reference_that_is_no_schema_makes_the_json_schema_unknown(monkeypatch
     monkeypatch.setattr(registry, "_get", lambda path: outer if path.startswith("/schemas") else [])
     with pytest.raises(UnknownSchema, match="did not answer with a schema"):
         registry.json_schema(1)
+
+
+LEVELS = 8
+
+
+def text_of(kind: str, level: int) -> str:
+    """A schema with two fields of the schema below."""
+    below = level - 1
+    if kind == "AVRO":
+        types = [f"R{below}"] * 2 if level else ["int"]
+        fields = [{"name": f"f{number}", "type": one} for number, one in enumerate(types)]
+        return json.dumps({"type": "record", "name": f"R{level}", "fields": fields})
+    if kind == "JSON":
+        inner: dict[str, object] = {"$ref": f"R{below}"} if level else {"type": "string"}
+        return json.dumps({"type": "object", "properties": {"f0": inner, "f1": inner}})
+    file = FileDescriptorProto(name=f"R{level}", package="t", syntax="proto3")
+    message = file.message_type.add(name=f"R{level}")
+    add(message, "f0", 1, f"t.R{below}" if level else "int32")
+    if level:
+        file.dependency.append(f"R{below}")
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def asked_for(registry: Registry, kind: str, schema_id: int) -> object:
+    ours = client(registry)
+    read = {"AVRO": ours.schema, "JSON": ours.json_schema, "PROTOBUF": ours.protobuf}
+    registry.asked.clear()
+    return read[kind](schema_id)
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON", "PROTOBUF"])
+def test_what_many_schemas_refer_to_is_asked_for_once(registry: Registry, kind: str) -> None:
+    """Each level refers to the next by two names."""
+    number = 0
+    for level in range(LEVELS + 1):
+        below = [{"name": name, "subject": f"s{level - 1}", "version": 1} for name in (f"R{level - 1}", "other")]
+        more = {"references": below} if level else {}
+        number = registry.register(f"s{level}", text_of(kind, level), schemaType=kind, **more)
+    found = asked_for(registry, kind, number)
+    assert registry.asked == [
+        f"/schemas/ids/{number}",
+        *(f"/subjects/s{level}/versions/1" for level in reversed(range(LEVELS))),
+    ]
+    if isinstance(found, AvroSchema):
+        assert found.references == tuple(text_of(kind, level) for level in range(LEVELS))
+    elif isinstance(found, JsonSchema):
+        assert dict(found.references)["R7"] == text_of(kind, 7)
+    else:
+        assert isinstance(found, ProtobufFiles)
+        named = {name: text for name, text in found.files if name != "other"}
+        schema = schema_of_registry(ProtobufFiles(tuple(named.items())), None)
+        assert message_of(schema).full_name == "t.R8"
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON", "PROTOBUF"])
+@pytest.mark.parametrize(
+    ("references_of", "why"),
+    [
+        (
+            lambda path: [("s", number) for number in range(1, 600) if "ids" in path],
+            "more than 500 schemas, directly or not",
+        ),
+        (lambda path: [("s", int(path.rpartition("/")[2]) + 1)], "nested deeper than 16 levels, or in a circle"),
+        (lambda path: [("a", 1), ("b", 1)], "nested deeper than 16 levels, or in a circle"),
+    ],
+    ids=["many", "deep", "circle"],
+)
+def test_a_schema_that_refers_to_too_many_is_unknown(
+    kind: str,
+    references_of: Callable[[str], list[tuple[str, int]]],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, asked = SchemaRegistry(RegistrySettings(("http://h:1",))), list[str]()
+
+    def answer(path: str) -> dict[str, object]:
+        asked.append(path)
+        places = references_of(path.removesuffix("?format=serialized"))
+        references = [
+            {"name": f"{subject} {version}", "subject": subject, "version": version} for subject, version in places
+        ]
+        return {"schema": text_of(kind, 0), "schemaType": kind, "references": references}
+
+    monkeypatch.setattr(ours, "_get", answer)
+    read = {"AVRO": ours.schema, "JSON": ours.json_schema, "PROTOBUF": ours.protobuf}
+    with pytest.raises(UnknownSchema, match=why):
+        read[kind](1)
+    assert len(asked) == len(set(asked)) <= 501
+
+
+def test_a_reference_to_a_schema_of_another_kind_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = SchemaRegistry(RegistrySettings(("http://h:1",)))
+    reference = {"name": "In", "subject": "in", "version": 1}
+    answers = {"schemaType": "AVRO", "schema": V1, "references": [reference]}
+    monkeypatch.setattr(ours, "_get", lambda path: answers if "ids" in path else {"schemaType": "JSON", "schema": "{}"})
+    with pytest.raises(UnknownSchema, match="it is of type AVRO, and refers to 'In' of type JSON"):
+        ours.schema(1)
