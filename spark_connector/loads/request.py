@@ -37,7 +37,7 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
-from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
+from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import did_you_mean
@@ -361,7 +361,7 @@ class LoadRequest:
                 "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
                 "(--sort-by)"
             )
-        given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
+        given = as_loads_read({name.lower(): str(value) for name, value in (options or {}).items()})
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
@@ -437,7 +437,7 @@ def _about_bad_records(
     named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
     if letters is None and limit is None:
         return {}
-    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+    if not decodes(given):
         raise ConfigError(
             f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
         )

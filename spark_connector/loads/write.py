@@ -23,9 +23,11 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from pyspark_pykafka import DefaultSource
 from spark_connector.formats.bad_record_rows import BadCount, sum_bad
+from spark_connector.formats.placeholder import Path
 from spark_connector.formats.value_format import ParseMode
 from spark_connector.loads.bad_record_options import MaxBad
 from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
@@ -120,9 +122,12 @@ def _write_directly(
     options = _options_of(request.options, record)
     if record.upsert is None:
         layout = destination.file_layout(record, _layout_of(request, record, options))
+        wanted = [pick.path for pick in layout.columns.picks]
     else:  # the tasks write the records, of which the commit makes the table's rows
         layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
         destination.file_layout(record, table_layout(record, layout))
+        wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
+    options = _looking_for_placeholders(options, wanted)
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
     if letters is not None:
         letters.stage(record)
@@ -144,6 +149,16 @@ def _write_directly(
         sealed = sealed.with_bad_rows({tp: count.rows for tp, count in bad.items()})
         check_bad_rows(sealed, _counted(record, result.bad_files))
     return sealed, result.files, result.bad_files
+
+
+def _looking_for_placeholders(options: SourceOptions, wanted: Sequence[Path]) -> SourceOptions:
+    """With a placeholder only those records are bad that have it in what the table gets of them (`wanted`)."""
+    formats = options.formats
+    if formats.unavailable is None:
+        return options
+    fields = tuple((name, tuple(path[1:] for path in wanted if path[0] == name)) for name in formats.columns)
+    formats = replace(formats, unavailable=replace(formats.unavailable, fields=fields))
+    return replace(options, formats=formats)
 
 
 def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
