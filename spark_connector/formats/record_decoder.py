@@ -53,6 +53,9 @@ class BadRecords(Protocol):
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Take the bad records of a batch, one or more, in order of offset, and why each is bad."""
 
+    def look(self, name: str, raw: pa.Array, column: pa.Array, decoder: ValueDecoder) -> None:
+        """Called with each column that is decoded, as it was and as it is; a bad value is null there."""
+
 
 class RecordDecoder:
     """Decodes the records of one partition for one task."""
@@ -95,6 +98,8 @@ class RecordDecoder:
     def _decoded(self, name: str, raw: pa.Array) -> Decoded:
         decoded = self._decoders[name].decode(raw)
         placeholder = self._formats.unavailable
+        if self._bad_records is not None:
+            self._bad_records.look(name, raw, decoded.column, self._decoders[name])
         hits = self._finders[name].find(decoded.column) if name in self._finders else {}
         if not hits or placeholder is None:
             return decoded

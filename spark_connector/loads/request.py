@@ -320,6 +320,19 @@ class LoadRequest:
             return reading_of(self.options)
         return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
+    @property
+    def decodes(self) -> bool:
+        """Whether keys or values become columns with types."""
+        return decodes(self.options)
+
+    @property
+    def fails_on_bad(self) -> bool:
+        """Whether one bad record fails the load: nobody has said what becomes of them."""
+        corrupt = set(self.source.formats.corrupt_columns.values())
+        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
+        picked = any(item.path[0] in corrupt for item in parse_columns(self.columns))
+        return self.decodes and not said and not picked and self.dead_letters is None and self.max_bad is None
+
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
 
