@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -44,8 +45,10 @@ from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
-from spark_connector.loads.write import write_load
+from spark_connector.loads.write import Findings, write_load
 from spark_connector.maintenance import recover
+
+logger = logging.getLogger("pykafka.spark")
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
@@ -164,12 +167,23 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
             return _result(request, destination, None, recovered)
         with letters.settled_on_failure() if letters is not None else contextlib.nullcontext():
             begins = functools.partial(on_phase, "write", record)
-            sealed, files = write_load(request, destination, record, session, letters, begins)
+            sealed, files, found = write_load(request, destination, record, session, letters, begins)
             on_phase("commit", sealed)
             destination.commit(sealed, files)
         publish_offsets(request, destination)
         on_phase("done", sealed)
-        return _result(request, destination, sealed, recovered)
+        _tell(found, sealed)
+        return replace(_result(request, destination, sealed, recovered), **vars(found))
+
+
+def _tell(found: Findings, record: LoadRecord) -> None:
+    """Log a warning for fields that no record has."""
+    if found.absent_fields:
+        logger.warning(
+            "Load %s: no record has %s, so it is NULL in every row: check the names in the schema",
+            record.load_id,
+            " or ".join(found.absent_fields),
+        )
 
 
 def _planned(

@@ -30,7 +30,7 @@ from spark_connector.cli.load_options import (
     ZooKeeperOption,
     cluster_options,
 )
-from spark_connector.cli.screen import Screen, print_ranges, print_recovered, print_verified
+from spark_connector.cli.screen import Screen, malformed_text, print_ranges, print_recovered, print_verified
 from spark_connector.cli.session import (
     LazySession,
     interruptible,
@@ -292,3 +292,5 @@ def _print_result(result: LoadResult) -> None:
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
     if result.bad_rows:
         console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)
+    if result.malformed:
+        console.print(malformed_text(result), style="yellow", highlight=False)

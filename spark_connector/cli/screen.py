@@ -25,7 +25,7 @@ from rich.table import Table
 from broker.tools.spelling import spoken
 from broker.verdict import Verdict
 from spark_connector.loads.audit.verify import Verification
-from spark_connector.loads.record import LoadRange
+from spark_connector.loads.record import LoadRange, LoadResult
 
 _LONGEST = 60  # characters of a text, such as many topics
 _WIDE = 1000  # more than any line needs
@@ -139,6 +139,11 @@ def print_ranges(ranges: Sequence[LoadRange]) -> None:
     cells = (["-" if number is None else f"{number:,}" for number in row] for row in numbers)
     rows = [[range.topic, *row[: 5 if has_bad else 4]] for range, row in zip(ranges, cells, strict=True)]
     print_table(["topic"], ["partition", "from", "to", "rows", *(["dead letters"] if has_bad else [])], rows)
+
+
+def malformed_text(result: LoadResult) -> str:
+    """How many records of a load could not be decoded."""
+    return f"{result.malformed:,} of {result.read:,} malformed"
 
 
 def print_recovered(finished: Sequence[str], as_json: bool) -> None:

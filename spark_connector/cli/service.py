@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.cli.screen import Screen, now
+from spark_connector.cli.screen import Screen, malformed_text, now
 from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.destinations import open_destination
 from spark_connector.load import run_load
@@ -134,7 +134,8 @@ def _print_load(result: LoadResult, as_json: bool, screen: Screen) -> None:
         return
     offsets = sum(range.size for range in result.ranges)
     counts = _count(result.rows, "row"), _count(offsets, "offset"), _count(len(result.ranges), "partition")
-    screen.print(f"{now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}")
+    bad = f"; {malformed_text(result)}" if result.malformed else ""
+    screen.print(f"{now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}{bad}")
 
 
 def _count(number: int, what: str) -> str:

@@ -54,12 +54,19 @@ class AvroDecoder:
         self._own = _programs(schema, schema, most_levels)
         self._programs: dict[int, _Programs | str] = {}
         """By the writer's id; why not, if there is none."""
+        self._written: dict[int, set[str]] = {}
+        """The names of the fields by the writer's id."""
 
     def decode(self, values: pa.Array) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
         if self._registry is None:
             return self._decoded(values, self._own.batch, 0, self._plain)
         return decoded_by_schema(values, self.type, self._group)
+
+    def was_written(self, field: str) -> bool:
+        """Whether the schema of a writer whose values were decoded has this field, maybe under an alias of ours."""
+        own = {one.name: {one.name, *one.aliases} for one in parse_avro(self._schema).fields}
+        return any(not own.get(field, {field}).isdisjoint(names) for names in self._written.values())
 
     def _plain(self, raw: bytes) -> Any:
         try:
@@ -85,6 +92,7 @@ class AvroDecoder:
         assert self._registry is not None
         schema = self._registry.schema(schema_id)
         try:
+            self._written[schema_id] = {one.name for one in parse_avro(schema).fields}
             return _programs(schema, self._schema, self._most_levels)
         except ConfigError as error:
             return f"schema id {schema_id}: {error}"

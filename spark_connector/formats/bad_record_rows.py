@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_connector.formats.field_presence import FieldsSeen, FieldWatch
+from spark_connector.formats.value_decoder import ValueDecoder
 from spark_connector.formats.value_format import ReadFormats, framed_id
 
 BAD_RECORD_SCHEMA = pa.schema(
@@ -31,6 +33,7 @@ BAD_RECORD_SCHEMA = pa.schema(
 )
 """The rows of a table of dead letters, without the column that names their load."""
 
+_KEPT = ("offset", "timestamp", "key", "value", "headers")
 _FRAMED = ("avro", "json", "protobuf")
 _LARGEST = (1 << 31) - 1
 
@@ -51,26 +54,37 @@ class BadCount:
 
 
 class BadRecordRows:
-    """Collects the bad records of one task."""
+    """Collects the bad records of one task, and notes which fields its records have."""
 
-    needs = ("offset", "timestamp", "key", "value", "headers")
-    """The source columns that `write` expects."""
-
-    def __init__(self, formats: ReadFormats, write: Callable[[pa.RecordBatch], None] | None = None) -> None:
-        """`write` gets batches of BAD_RECORD_SCHEMA; None only counts."""
+    def __init__(
+        self, formats: ReadFormats, write: Callable[[pa.RecordBatch], None] | None = None, *, quiet: bool = False
+    ) -> None:
+        """`write` gets batches of BAD_RECORD_SCHEMA; None only counts, and unless `quiet` the log is told of them."""
+        self.needs = _KEPT if write is not None else ("offset",)
+        """The source columns that `write` expects."""
         self._framed = tuple(
             name
             for name in ("value", "key")
             if formats.registry is not None and name in formats.columns and formats.columns[name].name in _FRAMED
         )
         self._write = write
-        self.is_quiet = write is not None
+        self.is_quiet = quiet or write is not None
+        self._fields = FieldWatch(formats)
         self._counts: dict[TopicPartition, BadCount] = {}
 
     @property
     def counts(self) -> tuple[BadCount, ...]:
         """One for each partition that has bad records."""
         return tuple(self._counts.values())
+
+    @property
+    def seen(self) -> FieldsSeen:
+        """The fields that some record has."""
+        return self._fields.seen
+
+    def look(self, name: str, raw: pa.Array, column: pa.Array, decoder: ValueDecoder) -> None:
+        """Note the fields that a batch has."""
+        self._fields.look(name, raw, column, decoder)
 
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Take the bad records of a batch (columns `needs`), in order of offset, and why each is bad."""
@@ -83,7 +97,7 @@ class BadRecordRows:
         made = {
             "topic": pa.array([tp.topic] * len(reasons), pa.string()),
             "partition": pa.array([tp.partition] * len(reasons), pa.int32()),
-            **{name: records[name] for name in self.needs},
+            **{name: records[name] for name in _KEPT},
             "reason": pa.array([_text(why) for why in reasons], pa.string()),
             "schema_id": pa.array(self._schema_ids(records), pa.int32()),
         }

@@ -18,6 +18,8 @@ from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, encode_columns
+from spark_connector.formats.record_decoder import BadRecords
+from spark_connector.formats.value_decoder import ValueDecoder
 
 
 class BadRecordsTopic:
@@ -35,6 +37,13 @@ class BadRecordsTopic:
         except UnknownTopic as error:
             raise ConfigError(f"Option 'badRecordsTopic': create the topic before the read: {error.message}") from None
 
+    def beside(self, counted: BadRecords | None) -> BadRecords:
+        """This topic, and what counts its records, if anything does."""
+        return self if counted is None else _Both(counted, self)
+
+    def look(self, name: str, raw: pa.Array, column: pa.Array, decoder: ValueDecoder) -> None:
+        """Not asked for."""
+
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Append records of `tp` (columns key, value, offset, timestamp) and wait. Raises the client's errors."""
         headers = [
@@ -48,6 +57,24 @@ class BadRecordsTopic:
         )
         target = self._partitions[tp.partition % len(self._partitions)]
         produce_batches(self._cluster, TopicPartition(self._topic, target), batches, acks=-1)
+
+
+class _Both:
+    """The topic of bad records of a load, which counts them as well."""
+
+    def __init__(self, counted: BadRecords, topic: BadRecordsTopic) -> None:
+        self._counted, self._topic = counted, topic
+        self.needs = tuple(dict.fromkeys((*topic.needs, *counted.needs)))
+        self.is_quiet = topic.is_quiet
+
+    def look(self, name: str, raw: pa.Array, column: pa.Array, decoder: ValueDecoder) -> None:
+        """As the collector that counts."""
+        self._counted.look(name, raw, column, decoder)
+
+    def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Raises as BadRecordsTopic."""
+        self._topic.write(tp, records, reasons)
+        self._counted.write(tp, records, reasons)
 
 
 def _millis(records: pa.RecordBatch) -> pa.Array:

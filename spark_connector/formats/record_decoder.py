@@ -7,7 +7,7 @@ read/fetch.py makes a RecordDecoder for read/arrow_batches.py in a task of a rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from spark_connector.formats.csv_decoder import CsvDecoder
 from spark_connector.formats.json_decoder import FramedJson, JsonDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
 from spark_connector.formats.schema_text import read_schema
+from spark_connector.formats.unavailable import PlaceholderFinder
 from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves
 from spark_connector.formats.value_format import (
     AvroSchema,
@@ -52,6 +53,9 @@ class BadRecords(Protocol):
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         """Take the bad records of a batch, one or more, in order of offset, and why each is bad."""
 
+    def look(self, name: str, raw: pa.Array, column: pa.Array, decoder: ValueDecoder) -> None:
+        """Called with each column that is decoded, as it was and as it is; a bad value is null there."""
+
 
 class RecordDecoder:
     """Decodes the records of one partition for one task."""
@@ -64,6 +68,7 @@ class RecordDecoder:
         self._tp = tp
         self._bad_records = bad_records
         self._decoders = decoders(formats)
+        self._finders = _finders(formats, self._decoders)
         self._schema = decoded_schema(formats, source)
         needed = (*source.names, "offset", *(bad_records.needs if bad_records is not None else ()))
         self.needs = tuple(dict.fromkeys(needed))
@@ -74,7 +79,7 @@ class RecordDecoder:
 
         Raises ConnectorError (MALFORMED_RECORD_IN_PARSING) in FAILFAST mode, and errors of writing bad records.
         """
-        decoded = {name: decoder.decode(batch[name]) for name, decoder in self._decoders.items()}
+        decoded = {name: self._decoded(name, batch[name]) for name in self._decoders}
         reasons = _reasons(decoded)
         if reasons:
             self._report(batch, reasons)
@@ -89,6 +94,19 @@ class RecordDecoder:
             kept[list(reasons)] = False
             return made.filter(pa.array(kept))
         return made
+
+    def _decoded(self, name: str, raw: pa.Array) -> Decoded:
+        decoded = self._decoders[name].decode(raw)
+        placeholder = self._formats.unavailable
+        if self._bad_records is not None:
+            self._bad_records.look(name, raw, decoded.column, self._decoders[name])
+        hits = self._finders[name].find(decoded.column) if name in self._finders else {}
+        if not hits or placeholder is None:
+            return decoded
+        bad = {**decoded.bad, **{row: placeholder.reason(path) for row, path in hits.items()}}
+        rows = np.arange(len(raw), dtype=np.int64)
+        column = decoded.column.take(pa.array(rows, mask=np.isin(rows, list(hits))))
+        return Decoded(column, dict(sorted(bad.items())))
 
     def _report(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
         """Raise in FAILFAST mode; otherwise hand the bad records over, if anybody takes them, and log how many there
@@ -118,6 +136,18 @@ class RecordDecoder:
             offset,
             reasons[first],
         )
+
+
+def _finders(formats: ReadFormats, made: Mapping[str, ValueDecoder]) -> dict[str, PlaceholderFinder]:
+    """What finds placeholders in each column that may have some."""
+    if formats.unavailable is None:
+        return {}
+    placeholder = formats.unavailable
+    finders = {
+        name: PlaceholderFinder(placeholder, decoder.type, "", placeholder.paths_in(name))
+        for name, decoder in made.items()
+    }
+    return {name: finder for name, finder in finders.items() if finder.is_needed and placeholder.paths_in(name)}
 
 
 def _reasons(decoded: dict[str, Decoded]) -> dict[int, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.errors import ConfigError
+from spark_connector.formats.placeholder import Placeholder
 
 MOST_LEVELS = 15
 """The largest `recursiveFieldMaxDepth`, as in Spark."""
@@ -148,6 +149,8 @@ class ReadFormats:
     corrupt_column: str = "_corrupt_record"
     bad_records_topic: str | None = None
     registry: RegistrySettings | None = None
+    unavailable: Placeholder | None = None
+    """The placeholder that makes a record bad; None takes it for a value."""
 
     @property
     def columns(self) -> dict[str, ColumnFormat]:

@@ -21,6 +21,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.last_changes import last_changes
+from spark_connector.loads.reading import placeholder_of
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -71,7 +72,7 @@ def read_changes(record: LoadRecord, open_input: OpenInput, names: Sequence[str]
         return None
     with contextlib.closing(open_input(names[0])) as source:
         schema = pyarrow.parquet.read_schema(source)
-    decoder = ChangeDecoder(record.upsert, schema)
+    decoder = ChangeDecoder(record.upsert, schema, placeholder_of(record.reading or {}))
     changes = last_changes(decoder, record.upsert, _batches(open_input, names, schema))
     return changes.append_column(LOAD_COLUMN, pa.repeat(pa.scalar(record.load_id), changes.num_rows))
 

@@ -23,6 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
+from spark_connector.formats.placeholder import Path, Placeholder
+from spark_connector.formats.unavailable import PlaceholderFinder
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.upsert import Upsert
@@ -34,17 +36,18 @@ PLACE = (TOPIC, PARTITION, OFFSET)
 _OF_KAFKA = frozenset(
     {"key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers", LOAD_COLUMN}
 )
-_UNAVAILABLE = "__debezium_unavailable_value"
+DEBEZIUMS_PLACEHOLDER = Placeholder()
 _WRITES, _DELETES = ("c", "r", "u"), ("d",)
-
-Path = tuple[str, ...]
 
 
 class ChangeDecoder:
     """Decodes the records of a load. `source`: the columns of its records, values and keys decoded."""
 
-    def __init__(self, upsert: Upsert, source: pa.Schema) -> None:
-        """Raises ConfigError when such records cannot be changes of a table with this key."""
+    def __init__(
+        self, upsert: Upsert, source: pa.Schema, placeholder: Placeholder | None = DEBEZIUMS_PLACEHOLDER
+    ) -> None:
+        """`placeholder`: what no column of a row may hold. Raises ConfigError when such records cannot be changes of a
+        table with this key."""
         self._upsert = upsert
         self._corrupt = [name for name in source.names if name not in _OF_KAFKA]
         missing = [name for name in ("key", "value", "topic", "partition", "offset") if name not in source.names]
@@ -54,6 +57,9 @@ class ChangeDecoder:
         self._base = _base_of(self._value, upsert)
         self._row = self._row_fields()
         types = {field.name: field.type for field in self._row}
+        self._finders: dict[str, PlaceholderFinder] = {}
+        if placeholder is not None:
+            self._finders = {name: PlaceholderFinder(placeholder, kind, name) for name, kind in types.items()}
         self._keys = self._record_keys(types)
         lacking = [name for name in upsert.key if name not in types and name not in self._keys]
         if lacking:
@@ -89,8 +95,7 @@ class ChangeDecoder:
             self._refuse(batch, pc.and_(base.is_null(), pc.invert(gone)), "has a value without payload")
         row, deleted = self._rows(batch, base, gone)
         columns = {field.name: _at(row, (field.name,)) if self._is_nested else row for field in self._row}
-        if self._upsert.envelope == "debezium":
-            self._refuse_unavailable(batch, columns, deleted)
+        self._refuse_unavailable(batch, columns, deleted)
         keys = self._key_columns(batch, base, columns, deleted)
         columns = {**{name: keys[name] for name in self._upsert.key if name not in columns}, **columns}
         columns.update(keys)
@@ -101,16 +106,23 @@ class ChangeDecoder:
         return pa.RecordBatch.from_arrays([*arrays, deleted], schema=self.schema.append(pa.field(DELETED, pa.bool_())))
 
     @property
+    def row_path(self) -> Path:
+        """Where the row is in the value."""
+        inner = ("after",) if self._upsert.envelope == "debezium" else ()
+        return (*self._base, *inner)
+
+    @property
     def _is_nested(self) -> bool:
         return bool(pa.types.is_struct(self._value))
 
     def _row_fields(self) -> list[pa.Field]:
         if not self._is_nested:
             return [pa.field("value", self._value)]
-        path = self._base if self._upsert.envelope == "none" else (*self._base, "after")
-        row = _type_at(self._value, path)
+        row = _type_at(self._value, self.row_path)
         if not pa.types.is_struct(row):
-            raise ConfigError(f"the column {'.'.join(('value', *path))} must have the columns of the row, not be {row}")
+            raise ConfigError(
+                f"the column {'.'.join(('value', *self.row_path))} must have the columns of the row, not be {row}"
+            )
         return [row.field(number).with_nullable(True) for number in range(row.num_fields)]
 
     def _record_keys(self, row: dict[str, Any]) -> dict[str, tuple[Path, Any]]:
@@ -263,16 +275,12 @@ class ChangeDecoder:
 
     def _refuse_unavailable(self, batch: pa.RecordBatch, row: dict[str, pa.Array], deleted: pa.Array) -> None:
         """Debezium writes this for large values that an update has not touched, unless the database logs them."""
-        for name, column in row.items():
-            if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-                placeholder = pa.scalar(_UNAVAILABLE, pa.string()).cast(column.type)
-                unknown = pc.and_(pc.fill_null(pc.equal(column, placeholder), False), pc.invert(deleted))
-                self._refuse(
-                    batch,
-                    unknown,
-                    f"does not have the value of {name}, which the update has not changed ({_UNAVAILABLE}): set "
-                    "REPLICA IDENTITY FULL for the table in the database, and snapshot it again",
-                )
+        for name, finder in self._finders.items():
+            for place, path in finder.find(row[name]).items():
+                if not deleted[place].as_py():
+                    raise _refusal(
+                        batch, place, f"does not have the value of {path}: {finder.placeholder.reason(path)}"
+                    )
 
     def _refuse(self, batch: pa.RecordBatch, wrong: pa.Array, why: str) -> None:
         if pc.any(wrong).as_py():

@@ -45,7 +45,8 @@ def last_writers(upsert: Upsert, records: Iterable[pa.RecordBatch]) -> pa.Table 
     """
     names, parts = [*stored_columns(upsert), DELETED], []
     for schema, batches in itertools.groupby(records, lambda batch: batch.schema):
-        parts.append(_last_in_partitions(ChangeDecoder(upsert, schema), upsert, batches).select(names))
+        decoder = ChangeDecoder(upsert, schema, placeholder=None)  # values are not compared
+        parts.append(_last_in_partitions(decoder, upsert, batches).select(names))
     if not parts:
         return None
     try:

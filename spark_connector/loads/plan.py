@@ -43,7 +43,8 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
     `earlier`: the commit log with the load of a re-run, when it is not the destination's own. `dead_letters` of the
-    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py).
+    result are those of the newest entry, which are to be settled before the load is written (dead_letters.py), and so
+    are `fields`, with which those of this load are compared when its schemas are known (fields.py).
     """
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
@@ -92,6 +93,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         positions=reached,
         dead_letters=newest.dead_letters if newest else (),
         upsert=request.upsert,
+        fields=newest.fields if newest and not _nothing_stands(newest) else None,
     )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from spark_connector.formats.placeholder import DEFAULT as PLACEHOLDER
+from spark_connector.formats.placeholder import OPTION as PLACEHOLDER_OPTION
+from spark_connector.formats.placeholder import Placeholder
 from spark_connector.options.option_table import OPTIONS, PROTOBUF_RULES
 
 _ISOLATION = "kafka.isolation.level"
@@ -17,7 +20,13 @@ DEFAULTS = {_ISOLATION: "read_committed"}
 
 _FORMATS = (
     *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    *("schema.registry.url", "keyMessage", "valueMessage", *(option.name for option in PROTOBUF_RULES)),
+    *(
+        PLACEHOLDER_OPTION,
+        "schema.registry.url",
+        "keyMessage",
+        "valueMessage",
+        *(option.name for option in PROTOBUF_RULES),
+    ),
 )
 _NAMES = (_ISOLATION, "where", *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
 _WORDS = (
@@ -33,11 +42,30 @@ _UNSET = {
     "recursiveFieldMaxDepth": "-1",
     "mode": "permissive",
     "sep": ",",
+    PLACEHOLDER_OPTION: PLACEHOLDER,
     **{option.name: str(option.default) for option in PROTOBUF_RULES},
 }
 BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
 _LONGEST = 60  # characters of a value in a message
+
+
+def as_loads_read(options: Mapping[str, str]) -> dict[str, str]:
+    """The reader's `options` (names in lower case), and what they are in a load if they do not say so."""
+    given = {**DEFAULTS, **options}
+    if decodes(given):
+        given.setdefault(PLACEHOLDER_OPTION, PLACEHOLDER)
+    return given
+
+
+def decodes(options: Mapping[str, str]) -> bool:
+    """Whether keys or values become columns with types."""
+    return any(options.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat"))
+
+
+def placeholder_of(reading: Mapping[str, str]) -> Placeholder | None:
+    """The placeholder that a load with this `reading` takes for no value."""
+    return Placeholder.parse(reading.get(PLACEHOLDER_OPTION, PLACEHOLDER))
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:

@@ -171,7 +171,9 @@ class LoadRecord:
     decide which records are loaded and what they become (request.py), `origin` is the cluster of the records; None
     where they are not known.
 
-    `upsert` is None for a load that appends.
+    `upsert` is None for a load that appends. `fields` are the decoded fields that the table got, and their types, when
+    the load resolved its schemas (fields.py); None where nothing is decoded, and in older records. A registry's or a
+    file's schema may be another one later.
 
     `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
     them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
@@ -203,6 +205,7 @@ class LoadRecord:
     dead_letters: tuple[str, ...] = ()
     about: str | None = None
     upsert: Upsert | None = None
+    fields: Mapping[str, str] | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -267,6 +270,8 @@ class LoadRecord:
         for tp, position in sorted(self.positions.items()):
             positions.setdefault(tp.topic, {})[str(tp.partition)] = position
         plain = asdict(replace(self, positions={}))
+        if self.fields is None:
+            del plain["fields"]
         counts = {"rows": self.rows, "bad_rows": self.bad_rows}
         return {"version": _VERSION, **plain, **counts, "positions": positions}
 
@@ -285,6 +290,8 @@ class LoadRecord:
             for name in ("columns", "partition_by", "dead_letters"):
                 given[name] = tuple(map(str, document.get(name, ())))
             given["topic_ids"] = dict(document.get("topic_ids", {}))
+            if document.get("fields") is not None:
+                given["fields"] = {str(path): str(kind) for path, kind in document["fields"].items()}
             if document.get("reading") is not None:
                 given["reading"] = dict(document["reading"])
             if document.get("origin") is not None:
@@ -321,7 +328,8 @@ class LoadResult:
 
     `ranges` have offsets and rows per partition. `recovered` are earlier loads that were killed and that this call has
     finished; their rows are not in `rows`. `bad_rows`: how many records are in the table `dead_letters` instead; None
-    without one.
+    without one. `malformed`: how many of the `read` records could not be decoded, wherever they are now; None where
+    nothing is decoded, or where it is not known. `absent_fields`: fields of the schema that no record had.
     """
 
     group: str
@@ -334,6 +342,9 @@ class LoadResult:
     recovered: tuple[str, ...] = ()
     bad_rows: int | None = None
     dead_letters: str | None = None
+    read: int | None = None
+    malformed: int | None = None
+    absent_fields: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -37,7 +37,7 @@ from spark_connector.loads.grammar import (
     parse_sort_by,
     refuse_unknown_column,
 )
-from spark_connector.loads.reading import BESIDE, DEFAULTS, reading_of
+from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import did_you_mean
@@ -320,6 +320,19 @@ class LoadRequest:
             return reading_of(self.options)
         return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
+    @property
+    def decodes(self) -> bool:
+        """Whether keys or values become columns with types."""
+        return decodes(self.options)
+
+    @property
+    def fails_on_bad(self) -> bool:
+        """Whether one bad record fails the load: nobody has said what becomes of them."""
+        corrupt = set(self.source.formats.corrupt_columns.values())
+        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
+        picked = any(item.path[0] in corrupt for item in parse_columns(self.columns))
+        return self.decodes and not said and not picked and self.dead_letters is None and self.max_bad is None
+
     def impatient(self) -> LoadRequest:
         """This request with a short time-out for planning, for a service, which retries by itself.
 
@@ -361,7 +374,7 @@ class LoadRequest:
                 "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
                 "(--sort-by)"
             )
-        given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
+        given = as_loads_read({name.lower(): str(value) for name, value in (options or {}).items()})
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
@@ -437,7 +450,7 @@ def _about_bad_records(
     named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
     if letters is None and limit is None:
         return {}
-    if not any(given.get(name, "binary").strip().lower() != "binary" for name in ("keyformat", "valueformat")):
+    if not decodes(given):
         raise ConfigError(
             f"{named} has no effect: no record is decoded, so none is bad. Set the option 'valueFormat' or 'keyFormat'"
         )

@@ -93,6 +93,7 @@ def plan_rewind(
         dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
         upsert=newest_load.upsert,
+        fields=back.fields,
     )
 
 

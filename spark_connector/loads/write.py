@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -23,15 +24,20 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from pyspark_pykafka import DefaultSource
 from spark_connector.formats.bad_record_rows import BadCount, sum_bad
-from spark_connector.formats.value_format import ParseMode
+from spark_connector.formats.field_presence import FieldsSeen
+from spark_connector.formats.placeholder import Path
+from spark_connector.formats.value_format import ParseMode, ReadFormats
 from spark_connector.loads.bad_record_options import MaxBad
 from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.fields import fields_of, refuse_lost_fields
 from spark_connector.loads.footers import Count, sum_counts
-from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
+from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by, quoted
 from spark_connector.loads.plan import confirm_topics
+from spark_connector.loads.reading import decodes
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import (
     DERIVED,
@@ -54,6 +60,15 @@ from spark_connector.read.planning import OffsetRange
 from spark_connector.read.schema import with_schemas
 
 
+@dataclass(frozen=True)
+class Findings:
+    """What a load has found out about its records; see LoadResult."""
+
+    read: int | None = None
+    malformed: int | None = None
+    absent_fields: tuple[str, ...] = ()
+
+
 def write_load(
     request: LoadRequest,
     destination: Destination,
@@ -61,24 +76,32 @@ def write_load(
     session: NewSession,
     letters: DeadLetters | None = None,
     begins: Callable[[], object] = lambda: None,
-) -> tuple[LoadRecord, Sequence[WrittenFile]]:
-    """Stage the load, write, count and seal its rows; gives the sealed record, and the files of the direct road.
+) -> tuple[LoadRecord, Sequence[WrittenFile], Findings]:
+    """Stage the load, write, count and seal its rows; gives the sealed record, the files of the direct road, and what
+    was found out about the records.
 
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
     leaves nothing behind. `begins` is called when the columns fit into the table, right before the first row is read.
     """
+    options = _options_of(request.options, record)
+    if options.formats.columns:
+        record = _with_fields(request, record, options)
     place = destination.stage(record)
     files: Sequence[WrittenFile] = ()
+    found = Findings()
     try:
         if record.format in DIRECT_FORMATS:
-            sealed, files, bad_files = _write_directly(
-                request, destination, record, place, session, letters, begins
+            sealed, files, bad_files, found = _write_directly(
+                request, options, destination, record, place, session, letters, begins
             )
         else:
-            frame = read_ranges(session(), record, request.options)
+            bad = Observation()
+            frame = read_ranges(session(), record, request.options, fails_on_bad=request.fails_on_bad, bad=bad)
             begins()
             write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
             sealed = write_rows(frame, record, place, request.write_options)
+            if request.source.formats.corrupt_columns:
+                found = Findings(sealed.rows, int(bad.get["bad"]))
         confirm_topics(request, record)
         if letters is not None:
             letters.commit(sealed, bad_files)
@@ -102,7 +125,21 @@ def write_load(
             raise
         destination.discard(record.load_id)
         raise _overtaken(request, record) from error  # the winner has removed the files while they were synced
-    return sealed, files
+    return sealed, files, found
+
+
+def _with_fields(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> LoadRecord:
+    """With the fields that the table gets by the schemas of `options`. Raises ConfigError where the last load had
+    others."""
+    if record.upsert is None:
+        made = TableColumns.of(parse_columns(record.columns), _schema_of(options))
+        schema, decoded = made.schema, [pick.name for pick in made.picks if pick.path[0] in options.formats.columns]
+    else:
+        schema = ChangeDecoder(record.upsert, _schema_of(options)).columns
+        decoded = schema.names
+    fields = fields_of(schema, decoded)
+    refuse_lost_fields(request, record, fields)
+    return replace(record, fields=fields)
 
 
 def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
@@ -114,34 +151,36 @@ def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
 
 def _write_directly(
     request: LoadRequest,
+    options: SourceOptions,
     destination: Destination,
     record: LoadRecord,
     place: str,
     session: NewSession,
     letters: DeadLetters | None,
     begins: Callable[[], object],
-) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
+) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile], Findings]:
     """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
-    options = _options_of(request.options, record)
     if record.upsert is None:
         layout = destination.file_layout(record, _layout_of(request, record, options))
+        wanted = [pick.path for pick in layout.columns.picks]
     else:  # the tasks write the records, of which the commit makes the table's rows
         layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
         destination.file_layout(record, table_layout(record, layout))
-    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+        wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
+    options = _looking_for_placeholders(options, wanted)
+    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
     if letters is not None:
         letters.stage(record)
         beside = letters.files(record, layout.compression, layout.target_file_size)
         job = replace(job, bad_records=BadRecordFiles(*beside))
-    job = replace(job, counts_bad=request.max_bad is not None)
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     begins()
     result = job.run(session, ranges)
     written = _counted(record, result.files)
     bad = sum_bad(result.bad)
-    if request.max_bad is not None:
-        kept = options.formats.mode is ParseMode.PERMISSIVE
-        check_bad(record, bad, request.max_bad, read=_total(written) + (0 if kept else _total(bad)))
+    read = _total(written) + (0 if options.formats.mode is ParseMode.PERMISSIVE else _total(bad))
+    if request.max_bad is not None or request.fails_on_bad:
+        check_bad(record, bad, request.max_bad, read=read)
     destination.gather(place, result.files)
     sealed = record.completed(
         {tp: count.rows for tp, count in written.items()}, {file.name: file.size for file in result.files}
@@ -149,7 +188,28 @@ def _write_directly(
     if letters is not None:
         sealed = sealed.with_bad_rows({tp: count.rows for tp, count in bad.items()})
         check_bad_rows(sealed, _counted(record, result.bad_files))
-    return sealed, result.files, result.bad_files
+    found = Findings()
+    if options.formats.columns:
+        found = Findings(read, _total(bad), _absent(result.seen, options, wanted))
+    return sealed, result.files, result.bad_files, found
+
+
+def _absent(seen: FieldsSeen, options: SourceOptions, wanted: Sequence[Path]) -> tuple[str, ...]:
+    """The fields that no record has, of those that the table has columns of (`wanted`)."""
+    types = {field.name: field.type for field in _schema_of(options)}
+    paths = seen.absent(options.formats, types)
+    kept = (path for path in paths if any(all(map(str.__eq__, path, one)) for one in wanted))
+    return tuple(".".join(map(quoted, path)) for path in kept)
+
+
+def _looking_for_placeholders(options: SourceOptions, wanted: Sequence[Path]) -> SourceOptions:
+    """With a placeholder only those records are bad that have it in what the table gets of them (`wanted`)."""
+    formats = options.formats
+    if formats.unavailable is None:
+        return options
+    fields = tuple((name, tuple(path[1:] for path in wanted if path[0] == name)) for name in formats.columns)
+    formats = replace(formats, unavailable=replace(formats.unavailable, fields=fields))
+    return replace(options, formats=formats)
 
 
 def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
@@ -190,12 +250,23 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     )
 
 
-def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
+def read_ranges(
+    spark: SparkSession,
+    record: LoadRecord,
+    options: Mapping[str, str],
+    *,
+    fails_on_bad: bool = False,
+    bad: Observation | None = None,
+) -> DataFrame:
     """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (request.py).
 
-    `options` are the reader's, without those that choose topics and offsets.
+    `options` are the reader's, without those that choose topics and offsets. `fails_on_bad`: a bad record fails the
+    job; the columns for its bytes stay, because a table may have them. `bad` counts bad records that are rows.
     """
     ranges = _range_options(record)
+    formats = _options_of(options, record).formats if decodes(options) else ReadFormats()
+    if fails_on_bad:
+        options = {**options, "mode": ParseMode.FAILFAST.value}
     try:
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
     except Exception as error:
@@ -205,6 +276,12 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
             raise
         spark.dataSource.register(DefaultSource)
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
+    corrupt = formats.corrupt_columns.values()
+    if fails_on_bad and corrupt:
+        frame = frame.withColumns({name: F.lit(None).cast("binary") for name in corrupt})
+    if bad is not None and corrupt:
+        is_bad = functools.reduce(operator.or_, (F.col(f"`{name}`").isNotNull() for name in corrupt))
+        frame = frame.observe(bad, F.count_if(is_bad).alias("bad"))
     if record.columns:
         source = _schema_of(_options_of(options, record))
         made = TableColumns.of(parse_columns(record.columns), source, parse_partition_by(record.partition_by))
@@ -332,17 +409,20 @@ def check_bad_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) 
             )
 
 
-def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: MaxBad, *, read: int) -> None:
-    """Raise LoadError when more records are bad than `most` allows of the `read` ones."""
-    if not most.is_exceeded(_total(bad), read):
+def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: MaxBad | None, *, read: int) -> None:
+    """Raise LoadError when more records are bad than `most` allows of the `read` ones; None allows none."""
+    if not (bad if most is None else most.is_exceeded(_total(bad), read)):
         return
     first = bad[min(bad)]
+    found = "are malformed"
+    ways = ", keep such records apart (dead_letters, --dead-letters), or load them as NULL (option mode=PERMISSIVE)"
+    if most is not None:
+        found, ways = f"cannot be decoded, more than max_bad (--max-bad) {most.text} allows", ", or with a higher limit"
     raise LoadError(
-        f"load {record.load_id}: {_total(bad):,} of {read:,} records cannot be decoded, more than max_bad "
-        f"(--max-bad) {most.text} allows. The first is offset {first.first} of topic '{first.topic}', partition "
-        f"{first.partition}: {first.reason}. Nothing was loaded. Look at it with pykafka consume --topic {first.topic} "
-        f"--partition {first.partition} --offset {first.first} --max-messages 1; then load with a schema that fits, or "
-        "with a higher limit"
+        f"load {record.load_id}: {_total(bad):,} of {read:,} records {found}. The first is offset {first.first} of "
+        f"topic '{first.topic}', partition {first.partition}: {first.reason}. Nothing was loaded. Look at it with "
+        f"pykafka consume --topic {first.topic} --partition {first.partition} --offset {first.first} "
+        f"--max-messages 1; then load with a schema that fits{ways}"
     )
 
 

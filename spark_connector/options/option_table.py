@@ -363,6 +363,12 @@ OPTIONS: tuple[Option, ...] = (
         "column for the bytes of bad values in mode PERMISSIVE; for bad keys `_key` is appended (ours)",
         "_corrupt_record",
     ),
+    Option(
+        "unavailable.value.placeholder",
+        "Debezium's property of this name: a record that holds the placeholder, in any form that Debezium's connectors "
+        "write, is a bad record. In loads it is `__debezium_unavailable_value`, Debezium's default, if unset; with an "
+        "empty text placeholders are values (ours; docs/how-to/change-data-capture.md)",
+    ),
     Option("badRecordsTopic", "topic that bad records are also written to, at least once; it must exist (ours)"),
     Option("sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ","),
     Option(

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
+from spark_connector.formats.placeholder import Placeholder
 from spark_connector.formats.value_format import (
     BINARY,
     FORMATS,
@@ -291,7 +293,7 @@ _NEEDS = {
 }
 _REGISTERED = ("avro", "json", "protobuf")
 """Formats whose schemas a registry holds."""
-_FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
+_FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic", PLACEHOLDER)
 
 
 def parse_columns(values: OptionValues) -> tuple[str, ...]:
@@ -353,6 +355,7 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
         values.text("columnNameOfCorruptRecord") or "_corrupt_record",
         _bad_records_topic(values, mode, selection),
         registry,
+        Placeholder.parse(values.text(PLACEHOLDER) or ""),
     )
     for name in formats.corrupt_columns.values():
         if name in COLUMNS:

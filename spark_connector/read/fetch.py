@@ -59,7 +59,7 @@ def read_ranges(
 ) -> Generator[pa.RecordBatch]:
     """The records of all ranges, in order within each range. Raises as `read_range`.
 
-    `bad_records` takes the records that cannot be decoded, in place of the topic that the options name.
+    `bad_records` takes the records that cannot be decoded, beside the topic that the options may name.
     """
     keep_imports()
     reading = _Reading(options, ids, bad_records=bad_records)
@@ -222,10 +222,10 @@ class _Reading:
             from spark_connector.formats.record_decoder import RecordDecoder
 
             bad_records = self._bad_records
-            if bad_records is None and formats.bad_records_topic is not None:
+            if formats.bad_records_topic is not None:
                 from spark_connector.formats.bad_records import BadRecordsTopic
 
-                bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic)
+                bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic).beside(bad_records)
             decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records)
         return BatchMaker(self._options.columns, self._row_filter(), decoder)
 

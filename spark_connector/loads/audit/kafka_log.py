@@ -19,10 +19,12 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
-from spark_connector.loads.reading import BESIDE, DEFAULTS
+from spark_connector.loads.reading import BESIDE, as_loads_read
 from spark_connector.loads.record import LoadRecord
+from spark_connector.options.option_table import PROTOBUF_RULES
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
@@ -31,7 +33,8 @@ from spark_connector.worker_clients import worker_clients
 _POLICY = "cleanup.policy"
 _FORMATS = (
     *("keyformat", "valueformat", "keyschema", "valueschema", "recursivefieldmaxdepth"),
-    *("mode", "sep", "schema.registry."),
+    *("keymessage", "valuemessage", *(option.name for option in PROTOBUF_RULES)),
+    *("mode", "sep", "schema.registry.", PLACEHOLDER),
 )
 _CORRUPT = ("columnnameofcorruptrecord",)
 _FILTERS = ("filteroffsets", "filtertimestamp", "filterkey", "filterheader", "where")
@@ -103,7 +106,7 @@ class KafkaLog:
     def records(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[pa.RecordBatch]:
         """The records that the load has read in a range within the extent, decoded as then."""
         if start < end:
-            kept = {name.lower(): value for name, value in {**DEFAULTS, **(load.reading or {}), **self._given}.items()}
+            kept = as_loads_read(_lower(load.reading or {}) | self._given)
             wanted = {name: value for name, value in kept.items() if name.startswith(_RELEVANT + _FORMATS + _CORRUPT)}
             if BESIDE.items() <= kept.items():  # bad records are dead letters, whatever the mode was
                 wanted["mode"] = "dropmalformed"
@@ -139,8 +142,8 @@ class KafkaLog:
         return [self._untold[topic]] if self.is_compacted(topic) and topic in self._untold else []
 
     def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
-        kept = {name.lower(): value for name, value in {**DEFAULTS, **reading}.items()}
-        return parse_options(_relevant({**kept, **self._given}, self._bootstrap), Mode.BATCH)
+        kept = as_loads_read(_lower(reading) | self._given)
+        return parse_options(_relevant(kept, self._bootstrap), Mode.BATCH)
 
     def _options_for(self, topic: str, reading: Mapping[str, str]) -> SourceOptions:
         """With the schemas loaded, because values are decoded to find the records that are dropped."""
@@ -157,6 +160,10 @@ class KafkaLog:
                 id_ = self._cluster.topic(topic).topic_id
                 self._ids[topic] = None if id_ is None else str(id_)
         return self._ids[topic]
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
 
 
 def _relevant(given: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:

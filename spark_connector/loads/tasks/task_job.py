@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from broker.client.cluster import Cluster
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
+from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import NewSession
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -54,9 +55,16 @@ class TaskResult:
     files: list[WrittenFile] = field(default_factory=list)
     bad_files: list[WrittenFile] = field(default_factory=list)
     bad: tuple[BadCount, ...] = ()
+    seen: FieldsSeen = NOTHING_SEEN
+    """The fields of the decoded columns that some record has."""
 
     def __add__(self, other: TaskResult) -> TaskResult:
-        return TaskResult(self.files + other.files, self.bad_files + other.bad_files, self.bad + other.bad)
+        return TaskResult(
+            self.files + other.files,
+            self.bad_files + other.bad_files,
+            self.bad + other.bad,
+            self.seen + other.seen,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,8 @@ class TaskJob:
     layout: FileLayout
     output: TaskOutput
     bad_records: BadRecordFiles | None = None
-    counts_bad: bool = False
-    """Whether bad records are counted without `bad_records`, too."""
+    is_quiet: bool = False
+    """Whether the log is not told of bad records, because the caller is."""
 
     def run(self, session: NewSession, ranges: Sequence[OffsetRange]) -> TaskResult:
         """Write all records of the ranges. `session` is called only if Spark is needed.
@@ -119,15 +127,18 @@ class _Writers:
         beside = job.bad_records
         self._bad = None if beside is None else FileWriter(beside.layout, beside.output)
         self.bad_records: BadRecordRows | None = None
-        if self._bad is not None or job.counts_bad:
-            self.bad_records = BadRecordRows(job.options.formats, self._bad.write if self._bad else None)
+        formats = job.options.formats
+        if formats.columns:
+            self.bad_records = BadRecordRows(formats, self._bad.write if self._bad else None, quiet=job.is_quiet)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         for batch in batches:
             self._rows.write(batch)
         files = self._rows.close()
         bad_files = self._bad.close() if self._bad else []
-        return TaskResult(files, bad_files, self.bad_records.counts if self.bad_records else ())
+        if self.bad_records is None:
+            return TaskResult(files, bad_files)
+        return TaskResult(files, bad_files, self.bad_records.counts, self.bad_records.seen)
 
     def abort(self) -> None:
         """Close what is open, whatever becomes of it."""
