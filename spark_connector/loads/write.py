@@ -66,17 +66,18 @@ def write_load(
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
     leaves nothing behind.
     """
-    place = destination.stage(record)
     files: Sequence[WrittenFile] = ()
     try:
         if record.format in DIRECT_FORMATS:
-            sealed, files, bad_files = _write_directly(request, destination, record, place, session, letters)
+            sealed, files, bad_files = _write_directly(request, destination, record, session, letters)
         else:
+            place = destination.stage(record)
             frame = read_ranges(session(), record, request.options)
             write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
             sealed = write_rows(frame, record, place, request.write_options)
         confirm_topics(request, record)
         if letters is not None:
+            destination.decide(sealed, files)
             letters.commit(sealed, bad_files)
     except Exception as error:
         overtaken = destination.is_overtaken(record)
@@ -112,22 +113,26 @@ def _write_directly(
     request: LoadRequest,
     destination: Destination,
     record: LoadRecord,
-    place: str,
     session: NewSession,
     letters: DeadLetters | None,
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile]]:
-    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
+    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM.
+
+    Nothing is staged before both tables are known to take their rows.
+    """
     options = _options_of(request.options, record)
     if record.upsert is None:
         layout = destination.file_layout(record, _layout_of(request, record, options))
     else:  # the tasks write the records, of which the commit makes the table's rows
         layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
         destination.file_layout(record, table_layout(record, layout))
-    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+    beside = None
     if letters is not None:
-        letters.stage(record)
-        beside = letters.files(record, layout.compression, layout.target_file_size)
-        job = replace(job, bad_records=BadRecordFiles(*beside))
+        beside = letters.file_layout(record, layout.compression, layout.target_file_size)
+    place = destination.stage(record)
+    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
+    if letters is not None and beside is not None:
+        job = replace(job, bad_records=BadRecordFiles(beside, letters.stage()))
     job = replace(job, counts_bad=request.max_bad is not None)
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     result = job.run(session, ranges)

@@ -76,7 +76,7 @@ def commit(table: Path, *actions: dict[str, Any]) -> None:
 def _newest(table: Path, action: str) -> dict[str, Any]:
     commits = sorted((table / "_delta_log").glob("*.json"))
     lines = (json.loads(line) for commit in commits for line in commit.read_text().splitlines())
-    return next(reversed([line[action] for line in lines if action in line]))  # type: ignore[no-any-return]
+    return next(reversed([line[action] for line in lines if action in line]))
 
 
 def _vector(row: int) -> bytes:

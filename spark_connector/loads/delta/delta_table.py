@@ -104,6 +104,8 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         super().__init__(output.shown, log, group)
         self.output = output
         self._new: _Planned | None = None
+        self._changes: ReadChanges = no_changes
+        self._decided = ""
 
     def stage(self, record: LoadRecord) -> str:
         self.output.probe()
@@ -143,10 +145,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             self.output.sync(record.load_id)
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
-        changes = self._changes(record, files)
         try:
-            self._make_table(changes)
-            self.log.append(record, files, changes)
+            self.decide(record, files)
+            self.log.append(record, files, self._changes)
         except PykafkaError as error:
             # A ConfigError is raised before a commit is tried.
             is_final = record.upsert is not None and not error.retriable
@@ -160,7 +161,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 self.output.remove(f"{record.load_id}/{name}")
         self.repair()
 
-    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+    def _read_changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
         if record.upsert is None or record.rewind is not None:
             return no_changes
         place, names = _change_files(record.load_id), [file.name for file in files]
@@ -279,13 +280,15 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self._evolve(table, layout)
         return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
-    def _make_table(self, changes: ReadChanges) -> None:
-        """Make the table that `file_layout` has planned, unless the changes of an upsert cannot be decided: then
+    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        """Also make the table that `file_layout` has planned, unless the changes of an upsert cannot be decided: then
         nothing is made. Raises LoadError, and LoadInterrupted when another process has made another table."""
         planned = self._new
+        if self._decided != record.load_id:
+            self._changes, self._decided = self._read_changes(record, files), record.load_id
         if planned is None:
             return
-        changes()
+        self._changes()
         if not planned.table.make(self.output):
             there = self._fitted(self._reopened(), planned.record, planned.layout)
             if there.schema != planned.fitted.schema:
