@@ -144,7 +144,10 @@ OUTAGES = (
         r"^(?:OSError|\w*DeltaError|CommitFailedError): .*Generic \w+ error: .*"
         r"(?:status code: (?:5\d\d|429)|error sending request|operation timed out)",
     ),
-    _outage("another program has committed to the Delta table at the same moment", r"^CommitFailedError\b"),
+    _outage(
+        "another program has committed to the Delta table at the same moment",
+        r"^CommitFailedError\b(?!.*(?:table features|append-only))",  # which stay until a person changes the table
+    ),
 )
 
 

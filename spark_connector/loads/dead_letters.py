@@ -106,6 +106,7 @@ class DeadLetters:
         self._group = group
         self._number = 0
         self._loads_number = 0
+        self._entry_of_load: LoadRecord | None = None
         self._staged: tuple[LoadRecord, str] | None = None
         self._may_be_committed = False
 
@@ -133,15 +134,9 @@ class DeadLetters:
         return load.id.sequence == self._loads_number + 1
 
     @_plainly
-    def stage(self, load: LoadRecord) -> None:
-        """Announce the bad records of this load."""
-        entry = self._entry(self._number + 1, load.load_id)
-        self._staged = entry, self.table.stage(entry)
-
-    @_plainly
-    def files(self, load: LoadRecord, compression: str, target_file_size: int) -> tuple[FileLayout, TaskOutput]:
-        """How and where tasks write the bad records. Creates the table. Raises ConfigError when it cannot take them."""
-        entry, place = self._there()
+    def file_layout(self, load: LoadRecord, compression: str, target_file_size: int) -> FileLayout:
+        """How tasks write the bad records of this load. Raises ConfigError when the table cannot take them."""
+        self._entry_of_load = self._entry(self._number + 1, load.load_id)
         layout = FileLayout(
             BAD_RECORD_SCHEMA.append(pa.field(LOAD_COLUMN, pa.string())),
             TableColumns.of((), BAD_RECORD_SCHEMA),
@@ -149,7 +144,14 @@ class DeadLetters:
             compression=compression,
             target_file_size=target_file_size,
         )
-        return self.table.file_layout(entry, layout), self.table.task_output(place)
+        return self.table.file_layout(self._entry_of_load, layout)
+
+    @_plainly
+    def stage(self) -> TaskOutput:
+        """Announce the bad records of the load of `file_layout`; gives the place where tasks write them."""
+        assert self._entry_of_load is not None, "file_layout comes first"
+        self._staged = self._entry_of_load, self.table.stage(self._entry_of_load)
+        return self.table.task_output(self._staged[1])
 
     @_plainly
     def commit(self, load: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
@@ -159,6 +161,7 @@ class DeadLetters:
         """
         entry, place = self._there()
         if not load.bad_rows:
+            self.table.decide(entry)  # so that the table is there, and empty
             self.discard()
             return
         self.table.gather(place, files)

@@ -114,10 +114,11 @@ class Destination(ABC):
         """Announce the load; gives the place within the destination where its rows must be written."""
 
     def prepare(self, record: LoadRecord, schema: str) -> None:  # noqa: B027 - for those who take rows of Spark
-        """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
+        """Check that it takes rows of this schema (Spark's, as JSON), and make it ready. Raises ConfigError, and has
+        changed nothing then."""
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """Make it ready to take rows of this layout, as `prepare` does; gives the layout that tasks write in."""
+        """As `prepare`, for rows of this layout, before the load is staged; gives the layout that tasks write in."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         names = [name for name in layout.schema.names if layout.load_id is None or name != LOAD_COLUMN]
@@ -139,6 +140,12 @@ class Destination(ABC):
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""
+
+    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:  # noqa: B027 - files need none
+        """Refuse now what can still be refused, by the records that `files` hold, and make the table of a first load.
+
+        Called before dead letters are committed; `commit` does it where nobody has.
+        """
 
     @abstractmethod
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:

@@ -86,15 +86,15 @@ def write_load(
     options = _options_of(request.options, record)
     if options.formats.columns:
         record = _with_fields(request, record, options)
-    place = destination.stage(record)
     files: Sequence[WrittenFile] = ()
     found = Findings()
     try:
         if record.format in DIRECT_FORMATS:
             sealed, files, bad_files, found = _write_directly(
-                request, options, destination, record, place, session, letters, begins
+                request, options, destination, record, session, letters, begins
             )
         else:
+            place = destination.stage(record)
             bad = Observation()
             frame = read_ranges(session(), record, request.options, fails_on_bad=request.fails_on_bad, bad=bad)
             begins()
@@ -104,6 +104,7 @@ def write_load(
                 found = Findings(sealed.rows, int(bad.get["bad"]))
         confirm_topics(request, record)
         if letters is not None:
+            destination.decide(sealed, files)
             letters.commit(sealed, bad_files)
     except Exception as error:
         overtaken = destination.is_overtaken(record)
@@ -154,12 +155,14 @@ def _write_directly(
     options: SourceOptions,
     destination: Destination,
     record: LoadRecord,
-    place: str,
     session: NewSession,
     letters: DeadLetters | None,
     begins: Callable[[], object],
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile], Findings]:
-    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM."""
+    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM.
+
+    Nothing is staged before both tables are known to take their rows.
+    """
     if record.upsert is None:
         layout = destination.file_layout(record, _layout_of(request, record, options))
         wanted = [pick.path for pick in layout.columns.picks]
@@ -168,11 +171,13 @@ def _write_directly(
         destination.file_layout(record, table_layout(record, layout))
         wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
     options = _looking_for_placeholders(options, wanted)
-    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
+    beside = None
     if letters is not None:
-        letters.stage(record)
-        beside = letters.files(record, layout.compression, layout.target_file_size)
-        job = replace(job, bad_records=BadRecordFiles(*beside))
+        beside = letters.file_layout(record, layout.compression, layout.target_file_size)
+    place = destination.stage(record)
+    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
+    if letters is not None and beside is not None:
+        job = replace(job, bad_records=BadRecordFiles(beside, letters.stage()))
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     begins()
     result = job.run(session, ranges)

@@ -234,17 +234,17 @@ class DeadLetterWorld:
         self, crash: CrashPoint, site: Destination, letters: DeadLetters, record: LoadRecord
     ) -> tuple[LoadRecord, Sequence[WrittenFile]]:
         """What write.py does."""
-        place = site.stage(record)
         try:
-            letters.stage(record)
             layout = site.file_layout(record, _layout(record, self.loads.format))
-            bad_layout, bad_output = letters.files(record, "zstd", 1 << 20)
+            bad_layout = letters.file_layout(record, "zstd", 1 << 20)
+            place = site.stage(record)
             output = crash.guard(site.task_output(place), ("open",))
-            bad_output = crash.guard(bad_output, ("open",))
+            bad_output = crash.guard(letters.stage(), ("open",))
             good, bad = _written(record, layout, output, bad=False), _written(record, bad_layout, bad_output, bad=True)
             site.gather(place, good)
             sealed = record.completed(_counts(good), {file.name: file.size for file in good})
             sealed = sealed.with_bad_rows(_counts(bad))
+            site.decide(sealed, good)
             letters.commit(sealed, bad)
         except Exception as error:
             overtaken = site.is_overtaken(record)

@@ -92,20 +92,40 @@ class DatabaseDestination(TableDestination[TableName]):
         super().__init__(address.shown, log, group)
         self.address = address
         self._engine = engine
+        self._columns: tuple[Column[Any], ...] = ()
 
     def stage(self, record: LoadRecord) -> str:
         """The name of the staging table, which `prepare` creates."""
         return self._staging(record.load_id)
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Create the table, or check that it takes these columns, and create the staging tables."""
+        """Check that the table takes these columns, if it is there, and create the staging tables. The commit makes the
+        table: a first load that is refused, or whose rows do not fit, leaves none behind."""
         types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
-        columns = [Column(name, sql.column_type(of)) for name, of in types.items()]
-        load = Column(LOAD_COLUMN, String(255))
-        sql.make_table(self._engine, Table(self.address.table, MetaData(), *columns, load, schema=self.address.schema))
+        self._columns = tuple(Column(name, sql.column_type(of)) for name, of in types.items())
+        there = self._checked(record.load_id)
+        staged = [Column(one.name, there[one.name] if there else one.type) for one in self._columns]
+        staging = self._staging(record.load_id)
+        sql.make_table(self._engine, self._scratch(staging, _attempt(), *staged))
+        sql.make_table(self._engine, self._scratch(sql.won_of(staging), _attempt(primary_key=True)))
+
+    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        """Make the table, unless it is there. Raises ConfigError when it does not take the columns of `prepare`."""
+        if self._columns and record.rewind is None:
+            columns = [Column(one.name, one.type) for one in self._columns]
+            load = Column(LOAD_COLUMN, String(255))
+            table = Table(self.address.table, MetaData(), *columns, load, schema=self.address.schema)
+            sql.make_table(self._engine, table)
+            self._checked(record.load_id)
+
+    def _checked(self, load_id: str) -> dict[str, Any]:
+        """Column → type of the table; none when there is no table. Raises ConfigError when it cannot take the rows."""
+        if not sqlalchemy.inspect(self._engine).has_table(self.address.table, schema=self.address.schema):
+            return {}
+        columns = self._columns
         there = sql.column_types(self._engine, self.address.table, self.address.schema)
-        self._check_load_column(there, record.load_id)
-        missing = [name for name in types if name not in there]
+        self._check_load_column(there, load_id)
+        missing = [column.name for column in columns if column.name not in there]
         if missing:
             raise ConfigError(f"{self.url} has no column {', '.join(missing)}: add it, or read without it")
         for name in _NUMBERS:
@@ -122,10 +142,7 @@ class DatabaseDestination(TableDestination[TableName]):
                     f"{self.url}: column {column.name} is to be loaded as {kind}, but is {found} there; "
                     "see write option 'text'"
                 )
-        staged = [Column(name, there[name]) for name in types]
-        staging = self._staging(record.load_id)
-        sql.make_table(self._engine, self._scratch(staging, _attempt(), *staged))
-        sql.make_table(self._engine, self._scratch(sql.won_of(staging), _attempt(primary_key=True)))
+        return there
 
     def own_writer(self, format: str) -> RowsWriter:
         # Spark behind it, which a repair does not need
@@ -135,8 +152,9 @@ class DatabaseDestination(TableDestination[TableName]):
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
+            self.decide(record)
             self.log.append(record, lambda connection: self._change_rows(connection, record))
-        except (OffsetConflict, LoadError):
+        except (OffsetConflict, LoadError, ConfigError):
             # Not committed, so the staged rows are only copies. The next try stages them again: on a full disk, the
             # leftovers of each try would keep it full.
             with contextlib.suppress(SQLAlchemyError):

@@ -23,6 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from broker.errors import ConfigError
 from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
+from spark_connector.loads.delta.delta_features import Work, check_features
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.footers import delta_statistics
@@ -44,6 +45,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
         table = self._log.table()
         if table is None:
             raise ConfigError(f"there is no Delta table in {self._output.shown}")
+        check_features(table, [Work.COMPACTION], self._output.shown)
         return table
 
     def number(self, table: DeltaTable) -> int:

@@ -28,6 +28,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
+from spark_connector.loads.delta.delta_features import check_features, refuse_unopenable, works_of
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
@@ -55,7 +56,12 @@ class DeltaCommitLog(TableLog):
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
+            refuse_unopenable(error, self._storage.shown)
             raise failed_load(f"the Delta table {self._storage.shown} cannot be opened: {error}", error) from error
+
+    def is_new_to(self, table: DeltaTable) -> bool:
+        """Whether the group has no load in this state of the table."""
+        return not self._number(table)
 
     def newest(self) -> Newest:
         table = self.table()
@@ -101,6 +107,7 @@ class DeltaCommitLog(TableLog):
                 raise TableGone(self._storage.shown)
             if self._is_taken(table, record):
                 return
+            check_features(table, works_of(record), self._storage.shown)  # another program may have added one since
             check_expected(self._group, self._offsets(table, record.committed), record.expected, record.committed)
             version = table.version()
             try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,6 +29,8 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
+from spark_connector.loads.delta.delta_creation import NewTable, is_unused, plan_table
+from spark_connector.loads.delta.delta_features import Work, check_features, works_of
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
 from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
@@ -44,7 +46,16 @@ from spark_connector.loads.history import (
     staged_entries,
     topics_by_group,
 )
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, TableGone, failed_load
+from spark_connector.loads.record import (
+    LoadError,
+    LoadFile,
+    LoadId,
+    LoadInterrupted,
+    LoadRange,
+    LoadRecord,
+    TableGone,
+    failed_load,
+)
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
@@ -61,7 +72,6 @@ _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 _FORGETS = "delta.setTransactionRetentionDuration"
 _TRANSFORM = "pykafka.transform"
 """Metadata of a partition column: what it is made of. Other groups' loads must make it alike."""
-_APPEND_ONLY = "delta.appendOnly"
 
 
 def open_delta(output: Storage, group: str) -> DeltaDestination:
@@ -74,6 +84,16 @@ def open_delta(output: Storage, group: str) -> DeltaDestination:
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
 
 
+@dataclass(frozen=True)
+class _Planned:
+    """A table to be made for a load. `layout`: as the load has it; `fitted`: as its files are written."""
+
+    table: NewTable
+    record: LoadRecord
+    layout: FileLayout
+    fitted: FileLayout
+
+
 class DeltaDestination(TableDestination[DeltaTable | None]):
     """The table, and the loads of one group in it."""
 
@@ -84,6 +104,9 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
         super().__init__(output.shown, log, group)
         self.output = output
+        self._new: _Planned | None = None
+        self._changes: ReadChanges = no_changes
+        self._decided = ""
 
     def stage(self, record: LoadRecord) -> str:
         self.output.probe()
@@ -96,23 +119,26 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         return record.load_id if record.upsert is None else _change_files(record.load_id)
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """Create the table, or check that it takes these columns, and add those that it may get. Files have the table's
-        types. Raises ConfigError, LoadError."""
-        transforms = {one.name: one for one in parse_partition_by(record.partition_by) if one.transform != "identity"}
-        made = {name: str(transform) for name, transform in transforms.items()}
-        partition_by = partition_columns(record.partition_by)
+        """Check that the table takes these columns, and add those that it may get; plan a table where there is none,
+        or one without loads, which `commit` makes. Files have the table's types. Raises ConfigError, LoadError."""
         table = self.log.table()
+        self._new = None
+        if table is not None and not (self.log.is_new_to(table) and is_unused(table)):
+            return self._fitted(table, record, layout)
         if table is None:
             refuse_within_table(self.output)
-            fields = [
-                field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
-                for field in layout.schema
-            ]
-            table = self._create(marked(pa.schema(fields), record), partition_by)
-        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
-        _check_table(table, self.url, partition_by, made)
-        table = self._evolve(table, layout)
-        return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
+        made = _made_of(record)
+        fields = [
+            field.with_metadata({_TRANSFORM: made[field.name]}) if field.name in made else field
+            for field in layout.schema
+        ]
+        columns = marked(pa.schema(fields), record)
+        version = 0 if table is None else table.version() + 1
+        new = plan_table(record, columns, partition_columns(record.partition_by), self.url, version=version)
+        types = pa.schema([field.remove_metadata() for field in new.schema])
+        fitted = replace(layout, schema=layout_schema(types, layout.schema))
+        self._new = _Planned(new, record, layout, fitted)
+        return fitted
 
     def seal(self, record: LoadRecord) -> None:
         """Sync the files: after a power failure, a table whose log names empty files could not be read."""
@@ -121,9 +147,12 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
-            self.log.append(record, files, self._changes(record, files))
+            self.decide(record, files)
+            self.log.append(record, files, self._changes)
         except PykafkaError as error:
-            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+            # A ConfigError is raised before a commit is tried.
+            is_final = record.upsert is not None and not error.retriable
+            if isinstance(error, OffsetConflict | ConfigError) or is_final:
                 self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
@@ -133,7 +162,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 self.output.remove(f"{record.load_id}/{name}")
         self.repair()
 
-    def _changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+    def _read_changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
         if record.upsert is None or record.rewind is not None:
             return no_changes
         place, names = _change_files(record.load_id), [file.name for file in files]
@@ -229,11 +258,10 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if table is None:
             return
+        check_features(table, [Work.REWIND], self.url)
         if rewind.upsert is not None:
             version_to_restore(table, rewind, self.log.loads_by_version(table))
             return
-        if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
-            raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
         if LOAD_COLUMN not in _column_names(table):
             raise ConfigError(
                 f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
@@ -246,6 +274,32 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def plain_error(self, error: Exception) -> LoadError | None:
         is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
         return failed_load(f"the Delta table {self.url}: {first_line(error)}", error) if is_ours else None
+
+    def _fitted(self, table: DeltaTable, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        """The layout in the types of this table, when it takes the rows. Raises ConfigError, LoadError."""
+        check_features(table, works_of(record), self.url)
+        check_marker(upsert_marker(table), record, f"the Delta table {self.url}")
+        _check_table(table, self.url, partition_columns(record.partition_by), _made_of(record))
+        table = self._evolve(table, layout)
+        return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
+
+    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        """Also make the table that `file_layout` has planned, unless the changes of an upsert cannot be decided: then
+        nothing is made. Raises LoadError, and LoadInterrupted when another process has made another table."""
+        planned = self._new
+        if self._decided != record.load_id:
+            self._changes, self._decided = self._read_changes(record, files), record.load_id
+        if planned is None:
+            return
+        self._changes()
+        if not planned.table.make(self.output):
+            there = self._fitted(self._reopened(), planned.record, planned.layout)
+            if there.schema != planned.fitted.schema:
+                raise LoadInterrupted(
+                    f"another process has just made the Delta table {self.url} with other columns; nothing of load "
+                    f"{planned.record.load_id} is kept, and nothing is lost: run it again"
+                )
+        self._new = None
 
     def _evolve(self, table: DeltaTable, layout: FileLayout) -> DeltaTable:
         """The table when it takes the rows. Delta refuses to alter a schema that another process has altered."""
@@ -273,23 +327,6 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             raise TableGone(self.url)
         return table
 
-    def _create(self, schema: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
-        try:
-            table = DeltaTable.create(
-                self.output.url,
-                Schema.from_arrow(schema),
-                mode="ignore",
-                partition_by=list(partition_by),
-                storage_options=self.output.object_store_options,
-            )
-            self.output.sync("_delta_log")
-            return table
-        except (DeltaError, OSError) as error:
-            there = self.log.table()  # another process may have created it
-            if there is None:
-                raise failed_load(f"the Delta table {self.url} cannot be created: {error}", error) from error
-            return there
-
     def _look_at(self, path: str, damage: list[str], unread: list[str]) -> None:
         """Add what is wrong with a file that the load itself has written, by its checksums, to one of the lists."""
         try:
@@ -308,6 +345,12 @@ def _change_files(load_id: str) -> str:
     return f"{_STAGING}/{load_id}/changes"
 
 
+def _made_of(record: LoadRecord) -> dict[str, str]:
+    """What the partition columns that are no columns of the rows are made of."""
+    items = (one for one in parse_partition_by(record.partition_by) if one.transform != "identity")
+    return {one.name: str(one) for one in items}
+
+
 def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made: Mapping[str, str]) -> None:
     """`made`: what the partition columns that are no columns of the rows are made of."""
     metadata = table.metadata()
@@ -320,9 +363,6 @@ def _check_table(table: DeltaTable, url: str, partition_by: Sequence[str], made:
             f"the Delta table {url} has {_FORGETS}: it would forget how far the loads are, and rows would be loaded "
             "twice; remove that property"
         )
-    unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
-    if unfit:
-        raise ConfigError(f"the Delta table {url} has {', '.join(unfit)}, which loads cannot obey: they only add files")
     for field in json.loads(table.schema().to_json())["fields"]:
         name = field["name"]
         if name in made and (before := field["metadata"].get(_TRANSFORM, made[name])) != made[name]:

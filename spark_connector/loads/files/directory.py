@@ -111,11 +111,12 @@ class FilesDestination(Destination):
         readers would not see it.
         """
         refuse_unseen(self.output)
+        self._refuse_other_layout(record)
         self.log.check(record)
         self.output.create(f"{self._staging}/{record.load_id}/intent.json", intent_of(record))
         return self._data(record.load_id)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
+    def _refuse_other_layout(self, record: LoadRecord) -> None:
         """Check that this load has the format and layout of the loads before, so that all can be read as one."""
         check_topics(record.partition_by, {range.topic for range in record.ranges})
         for before in self._manifests(lambda manifest: manifest.rows > 0):

@@ -36,6 +36,7 @@ from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, chec
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
+from spark_connector.loads.iceberg.iceberg_creation import is_unused, made_anew
 from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
 from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
@@ -86,9 +87,10 @@ class IcebergDestination(TableDestination[Table | None]):
         self._place = place
         self._spec_id: int | None = None
         self._layout: FileLayout | None = None
+        self._announced = ""
 
     def stage(self, record: LoadRecord) -> str:
-        """The intent of the first load has no place yet: `file_layout` writes it when the table is there."""
+        """Write the intent; where there is no table yet, `file_layout` does it."""
         table = self.log.table()
         if table is not None:
             self._announce(table, record)
@@ -103,6 +105,8 @@ class IcebergDestination(TableDestination[Table | None]):
         if table is None:
             table = self._create(layout, record)
             self._announce(table, record)
+        elif is_unused(table):
+            table = made_anew(self._place, table, layout, _marker_of(record))
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
         table = evolve_table(self._place, table, layout)
         self._spec_id = table.metadata.default_spec_id
@@ -271,14 +275,13 @@ class IcebergDestination(TableDestination[Table | None]):
 
     def _create(self, layout: FileLayout, record: LoadRecord) -> Table:
         schema = new_schema(layout)
-        marker = {} if record.upsert is None else {UPSERT_PROPERTY: marker_of(record)}
         try:
             return self._place.catalog.create_table(
                 self._place.name.identifier,
                 schema,
                 partition_spec=new_spec(layout, schema),
                 sort_order=new_order(layout, schema),
-                properties={**PROPERTIES, **marker},
+                properties={**PROPERTIES, **_marker_of(record)},
             )
         except TableAlreadyExistsError:  # another process has created it
             return self._there()
@@ -296,10 +299,17 @@ class IcebergDestination(TableDestination[Table | None]):
         return table
 
     def _announce(self, table: Table, record: LoadRecord) -> None:
-        self._storage(table).create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+        if self._announced != record.load_id:
+            self._storage(table).create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+            self._announced = record.load_id
 
     def _storage(self, table: Table) -> Storage:
         return storage_of(table)
+
+
+def _marker_of(record: LoadRecord) -> dict[str, str]:
+    """The property of a table that upserts fill."""
+    return {} if record.upsert is None else {UPSERT_PROPERTY: marker_of(record)}
 
 
 def _place_of(record: LoadRecord) -> str:

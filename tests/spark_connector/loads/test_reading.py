@@ -159,7 +159,7 @@ def test_a_directory_keeps_its_format(data: TopicData, tmp_path: Path) -> None:
         record = plan_load(request, site)
         assert record is not None
         with pytest.raises(ConfigError, match="holds loads in parquet so far, not in orc"):
-            site.prepare(record, "")
+            site.stage(record)
 
 
 @pytest.mark.parametrize("make", [delta_world, sqlite_world])

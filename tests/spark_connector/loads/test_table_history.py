@@ -366,7 +366,7 @@ def test_a_load_that_commits_in_the_very_moment_stops_a_rewind(
 
 def test_an_append_only_delta_table_cannot_be_rewound(delta: DeltaWorld) -> None:
     DeltaTable(delta.output.url).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(ConfigError, match=r"has delta\.appendOnly"):
+    with pytest.raises(ConfigError, match=r"has appendOnly \(delta\.appendOnly is true\), with which a rewind cannot"):
         take_back(delta, 1)
 
 
