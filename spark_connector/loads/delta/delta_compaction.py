@@ -25,6 +25,7 @@ from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
+from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
@@ -93,6 +94,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
             )
             for file in added
         ]
+        refuse_unreadable(table.schema(), partitioning, actions)
         actions += [
             RemoveAction(unquote(file.path), False, now, file.size, _by_column(partitioning, file.values))
             for file in removed
