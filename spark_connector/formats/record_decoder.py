@@ -7,7 +7,7 @@ read/fetch.py makes a RecordDecoder for read/arrow_batches.py in a task of a rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -57,16 +57,27 @@ class BadRecords(Protocol):
         """Called with each column that is decoded, as it was and as it is; a bad value is null there."""
 
 
+FindUnfit = Callable[[pa.RecordBatch], Mapping[int, str]]
+"""Finds the rows of a decoded batch that a destination cannot hold: row → why, in order."""
+
+
 class RecordDecoder:
     """Decodes the records of one partition for one task."""
 
     def __init__(
-        self, formats: ReadFormats, source: pa.Schema, tp: TopicPartition, bad_records: BadRecords | None = None
+        self,
+        formats: ReadFormats,
+        source: pa.Schema,
+        tp: TopicPartition,
+        bad_records: BadRecords | None = None,
+        find_unfit: FindUnfit | None = None,
     ) -> None:
-        """`source`: the columns of the read as Kafka has them. Raises ConfigError."""
+        """`source`: the columns of the read as Kafka has them. With `bad_records`, those of `find_unfit` are bad, too,
+        and never rows. Raises ConfigError."""
         self._formats = formats
         self._tp = tp
         self._bad_records = bad_records
+        self._find_unfit = find_unfit if bad_records is not None else None
         self._decoders = decoders(formats)
         self._finders = _finders(formats, self._decoders)
         self._schema = decoded_schema(formats, source)
@@ -90,9 +101,11 @@ class RecordDecoder:
         columns += [_raw_where_bad(batch[name], decoded[name]) for name in self._formats.corrupt_columns]
         made = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         if reasons and self._formats.mode is ParseMode.DROPMALFORMED:
-            kept = np.ones(len(made), bool)
-            kept[list(reasons)] = False
-            return made.filter(pa.array(kept))
+            batch, made = _without(batch, reasons), _without(made, reasons)
+        unfit = dict(self._find_unfit(made)) if self._find_unfit is not None else {}
+        if unfit:
+            self._report(batch, unfit, dropped=True)
+            return _without(made, unfit)
         return made
 
     def _decoded(self, name: str, raw: pa.Array) -> Decoded:
@@ -108,7 +121,7 @@ class RecordDecoder:
         column = decoded.column.take(pa.array(rows, mask=np.isin(rows, list(hits))))
         return Decoded(column, dict(sorted(bad.items())))
 
-    def _report(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
+    def _report(self, batch: pa.RecordBatch, reasons: dict[int, str], *, dropped: bool = False) -> None:
         """Raise in FAILFAST mode; otherwise hand the bad records over, if anybody takes them, and log how many there
         are, unless they are told of in another way."""
         first = next(iter(reasons))
@@ -125,7 +138,7 @@ class RecordDecoder:
             self._bad_records.write(self._tp, bad, list(reasons.values()))
             if self._bad_records.is_quiet:
                 return
-        dropped = self._formats.mode is ParseMode.DROPMALFORMED
+        dropped = dropped or self._formats.mode is ParseMode.DROPMALFORMED
         logger.warning(
             "%s of topic '%s', partition %d: %d malformed records %s, the first at offset %d: %s",
             "badRecordsTopic" if self._bad_records is not None else "Records",
@@ -148,6 +161,12 @@ def _finders(formats: ReadFormats, made: Mapping[str, ValueDecoder]) -> dict[str
         for name, decoder in made.items()
     }
     return {name: finder for name, finder in finders.items() if finder.is_needed and placeholder.paths_in(name)}
+
+
+def _without(batch: pa.RecordBatch, rows: Mapping[int, str]) -> pa.RecordBatch:
+    kept = np.ones(len(batch), bool)
+    kept[list(rows)] = False
+    return batch.filter(pa.array(kept))
 
 
 def _reasons(decoded: dict[str, Decoded]) -> dict[int, str]:

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from broker.storage.storage import Storage
+from spark_connector.loads.file_check import FileNotAsWritten, check_written
 from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
@@ -257,9 +258,11 @@ class Compaction(ABC, Generic[T]):
         try:
             self._staging.create(f"{_STAGING}/{attempt}/intent.json", json.dumps(intent, indent=1).encode())
             added = [file for chosen in bins for file in self._rewritten(table, attempt, chosen, options)]
+            check_written(f"compaction {attempt}", self.output(table, attempt), [file.written for file in added])
         except BaseException as error:
             self._discard(table, attempt)
-            if isinstance(error, OSError) and self._is_taken(attempt):  # the winner has swept where this one writes
+            swept = isinstance(error, OSError | FileNotAsWritten) and self._is_taken(attempt)
+            if swept:  # the winner has swept where this one writes
                 return CompactionResult(dropped=_QUICKER, swept=self.sweep())
             raise
         # After an error here nobody knows whether it is committed: nothing is deleted, the next compaction finds out.

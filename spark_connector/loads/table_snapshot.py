@@ -57,6 +57,7 @@ class TableSnapshot:
 
     `columns` are the table's, None of a directory without a row. `one_group`: whether every file
     holds rows of this group alone. `one_row_per_key`: whether loads change and delete rows (mode=upsert).
+    `in_paths` are columns that are directories, as text: their types are those of the records that were loaded.
     `former_columns`: names that columns had once, and what they are called now, None where they are gone.
     """
 
@@ -68,6 +69,7 @@ class TableSnapshot:
     columns: pa.Schema | None
     files: tuple[TableFile, ...]
     scan: TableScan
+    in_paths: tuple[str, ...] = ()
     one_group: bool = False
     one_row_per_key: bool = False
     former_columns: Mapping[str, str | None] = field(default_factory=dict)
@@ -92,12 +94,11 @@ class ParquetScan:
                         arrays[name] = pa.repeat(pa.scalar(file.values[name], pa.string()), batch.num_rows)
                 yield pa.RecordBatch.from_pydict(arrays) if arrays else batch
 
-    def schema_of(self, file: TableFile, in_path: Mapping[str, pa.DataType]) -> pa.Schema:
-        """The columns of the file, and those of its path. Raises FileNotFoundError."""
+    def schema_of(self, file: TableFile) -> pa.Schema:
+        """The columns of the file, without those of its path. Raises FileNotFoundError."""
         with self._open(file) as opened:
             inside = pyarrow.parquet.read_schema(opened)
-        named = [pa.field(name, in_path[name]) for name in file.values if name in in_path]
-        return pa.schema([*(one for one in inside if one.name not in file.values), *named])
+        return pa.schema([one for one in inside if one.name not in file.values])
 
     def _open(self, file: TableFile) -> pa.NativeFile:
         for directory, path in file.places:

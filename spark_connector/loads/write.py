@@ -34,6 +34,7 @@ from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.fields import fields_of, refuse_lost_fields
+from spark_connector.loads.file_check import SHARED, check_written
 from spark_connector.loads.footers import Count, sum_counts
 from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by, quoted
 from spark_connector.loads.plan import confirm_topics
@@ -181,6 +182,9 @@ def _write_directly(
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     begins()
     result = job.run(session, ranges)
+    check_written(f"load {record.load_id}", job.output, result.files)
+    if job.bad_records is not None:
+        check_written(f"load {record.load_id}", job.bad_records.output, result.bad_files)
     written = _counted(record, result.files)
     bad = sum_bad(result.bad)
     read = _total(written) + (0 if options.formats.mode is ParseMode.PERMISSIVE else _total(bad))
@@ -367,7 +371,8 @@ def write_counted(
     written = count()
     total, passed = _total(written), int(observation.get["rows"])
     if total != passed:
-        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}")
+        lost = f". If executors run on other hosts, they may not share its path. {SHARED}" if total < passed else ""
+        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}{lost}")
     check_rows(record, written)
     return {tp: count.rows for tp, count in written.items()}
 

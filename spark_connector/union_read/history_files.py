@@ -6,7 +6,7 @@ part in this read. Rows without a load are of another writer, such as a backfill
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import TableFile, TableScan, TableSnapshot, no_longer_there
+from spark_connector.loads.tasks.partition_values import value_of
 from spark_connector.union_read.conform import conform_batch
 
 
@@ -44,11 +45,20 @@ def read_history(work: FilesToRead, columns: pa.Schema) -> Iterator[pa.RecordBat
             for batch in work.scan.read(file, wanted):
                 mine = batch if work.group is None else _of_group(batch, work.group)
                 if mine.num_rows:
-                    yield conform_batch(mine, columns)
+                    yield conform_batch(_with_path_values(mine, file.values, columns), columns)
         except FileNotFoundError as error:
             raise no_longer_there(work.shown, work.version, f"{file.name} is gone") from error
-        except pa.ArrowException as error:
+        except (pa.ArrowException, ValueError) as error:
             raise LoadError(f"{work.shown}: {file.name} cannot be read: {error}") from error
+
+
+def _with_path_values(batch: pa.RecordBatch, texts: Mapping[str, str | None], columns: pa.Schema) -> pa.RecordBatch:
+    """With the values of the file's directories in the types of the read. Raises ValueError for a text that is none."""
+    for name in texts.keys() & set(columns.names):
+        kind = columns.field(name).type
+        value = pa.repeat(value_of(texts[name], kind), batch.num_rows)
+        batch = batch.set_column(batch.schema.get_field_index(name), name, value)
+    return batch
 
 
 def _of_group(batch: pa.RecordBatch, group: str) -> pa.RecordBatch:

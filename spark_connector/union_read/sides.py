@@ -157,7 +157,7 @@ def _both(names: Sequence[str], made: pa.Schema, found: TableSnapshot, *, named:
     """The columns of the result. `named`: the user wants every one of them. Raises ConfigError."""
     if found.columns is None:
         return [made.field(name) for name in names]
-    missing = [name for name in names if name not in found.columns.names]
+    missing = [name for name in names if name not in (*found.columns.names, *found.in_paths)]
     changed = [name for name in missing if name in found.former_columns]
     if changed and not named:
         now = found.former_columns[changed[0]]
@@ -173,7 +173,9 @@ def _both(names: Sequence[str], made: pa.Schema, found: TableSnapshot, *, named:
         )
     fields = []
     for name in names:
-        if name not in missing:
+        if name in found.in_paths:
+            fields.append(made.field(name))
+        elif name not in missing:
             there, here = found.columns.field(name).type, made.field(name).type
             type = common_type(there, here)
             if type is None:

@@ -26,6 +26,7 @@ from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, Tab
 from spark_connector.loads.delta.delta_features import Work, check_features
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
+from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
@@ -95,6 +96,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
             )
             for file in added
         ]
+        refuse_unreadable(table.schema(), partitioning, actions)
         actions += [
             RemoveAction(unquote(file.path), False, now, file.size, _by_column(partitioning, file.values))
             for file in removed

@@ -30,9 +30,10 @@ from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_features import check_features, refuse_unopenable, works_of
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
+from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
-from spark_connector.loads.request import LOAD_COLUMN, values_in_path
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
@@ -155,6 +156,7 @@ class DeltaCommitLog(TableLog):
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
         actions = [_add_action(record, file) for file in files]
+        refuse_unreadable(table.schema(), table.metadata().partition_columns, actions, files)
         self._write(table, actions, self._properties(record, None if record.rewind is None else 0))
 
     def _merge(self, table: DeltaTable, record: LoadRecord, changes: pa.Table | None) -> None:
@@ -249,7 +251,7 @@ def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveActi
     return AddAction(
         path=f"{record.load_id}/{file.name}",
         size=file.size,
-        partition_values=values_in_path(file.name),
+        partition_values=dict(file.texts),
         modification_time=record.created_ms,
         data_change=True,
         stats=delta_statistics(file.metadata()),

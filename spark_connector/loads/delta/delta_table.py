@@ -36,6 +36,7 @@ from spark_connector.loads.delta.delta_merge import marked, upsert_marker, versi
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.evolution import evolve, evolved, layout_schema
+from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
@@ -146,20 +147,22 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             self.output.sync(record.load_id)
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+        there: Mapping[str, int] = {}
         try:
             self.decide(record, files)
+            if files and record.upsert is None:
+                there = self.output.data_files(record.load_id)
+                check_sizes(f"load {record.load_id}", self.output.below(record.load_id).url_of, there, files)
             self.log.append(record, files, self._changes)
         except PykafkaError as error:
             # A ConfigError is raised before a commit is tried.
-            is_final = record.upsert is not None and not error.retriable
-            if isinstance(error, OffsetConflict | ConfigError) or is_final:
+            is_over = isinstance(error, OffsetConflict | ConfigError | FileNotAsWritten)
+            if is_over or (record.upsert is not None and not error.retriable):
                 self.discard(record.load_id)
             raise
         self.output.remove(f"{_STAGING}/{record.load_id}")
-        names = {file.name for file in files}
-        for name in self.output.data_files(record.load_id) if files and record.upsert is None else ():
-            if name not in names:  # of an attempt of a task that does not count
-                self.output.remove(f"{record.load_id}/{name}")
+        for name in there.keys() - {file.name for file in files}:  # of an attempt of a task that does not count
+            self.output.remove(f"{record.load_id}/{name}")
         self.repair()
 
     def _read_changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:

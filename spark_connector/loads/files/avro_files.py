@@ -13,6 +13,7 @@ import itertools
 import json
 import posixpath
 import secrets
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,11 @@ from pyspark.sql.types import StructType
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import open_storage
+from spark_connector.loads.file_check import check_sizes
 from spark_connector.loads.footers import Count, count_positions, sum_counts
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadFile, LoadRecord
 from spark_connector.loads.request import NO_VALUE
+from spark_connector.loads.tasks.file_writer import CountedFile
 from spark_connector.loads.times import without_times
 from spark_connector.loads.write import save_by_tasks, write_counted
 
@@ -100,10 +103,11 @@ class AvroDataSource(DataSource):
 
 @dataclass
 class _TaskFiles(WriterCommitMessage):
-    """The files of one task (none when it had no rows) and the counts of their rows."""
+    """The files of one task (none when it had no rows) on its host, and the counts of their rows."""
 
-    files: list[str]
+    files: list[LoadFile]
     counts: list[Count]
+    host: str
 
 
 @dataclass
@@ -118,26 +122,31 @@ class _AvroWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         storage = open_storage(self.url, self.storage_options)
-        files: list[str] = []
+        files: list[LoadFile] = []
         counts: list[Count] = []
         for place, pieces in itertools.groupby(_pieces(iterator, self.by, counts), key=lambda piece: piece[0]):
             name = posixpath.join(place, f"part-{secrets.token_hex(12)}.avro")
             batches = (batch for _, batch in pieces)
             first = next(batches)
             with storage.open_output(self._attempt(name)) as file:
-                fastavro.writer(
-                    file, avro_schema(first.schema), _records(itertools.chain([first], batches)), codec=self.codec
-                )
-            files.append(name)
-        return _TaskFiles(files, list(sum_counts(counts).values()))
+                rows = _records(itertools.chain([first], batches))
+                counted: Any = CountedFile(file)
+                fastavro.writer(counted, avro_schema(first.schema), rows, codec=self.codec)
+            files.append(LoadFile(name, counted.size))
+        return _TaskFiles(files, list(sum_counts(counts).values()), socket.gethostname())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         storage = open_storage(self.url, self.storage_options)
         storage.make_directory(self.directory)
         written = [message for message in messages if isinstance(message, _TaskFiles)]
+        attempts = _beside(self.directory, "attempts")
+        there = storage.tree_sizes(attempts)
         for message in written:
+            check_sizes(
+                "this load", lambda name: storage.url_of(f"{attempts}/{name}"), there, message.files, message.host
+            )
             for file in message.files:
-                storage.rename(self._attempt(file), f"{self.directory}/{file}")
+                storage.rename(f"{attempts}/{file.name}", f"{self.directory}/{file.name}")
         counts = [count for message in written for count in message.counts]
         storage.create(_beside(self.directory, _COUNTS), json.dumps(counts).encode())
 

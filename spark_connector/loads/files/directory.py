@@ -32,6 +32,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
+from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
 from spark_connector.loads.files.file_rows import count_rows, read_offsets
@@ -171,11 +172,25 @@ class FilesDestination(Destination):
         Raises OffsetConflict when another load was first, or LoadTooLarge; then nothing is left behind.
         """
         try:
+            if record.rewind is None:
+                self._check_data(record)
             self.log.append(record)
-        except (OffsetConflict, LoadTooLarge):
+        except (OffsetConflict, LoadTooLarge, FileNotAsWritten):
             self.discard(record.load_id)
             raise
         self.repair()
+
+    def _check_data(self, record: LoadRecord) -> None:
+        """Look at the files of a sealed load once more, unless another process has committed or discarded it."""
+        data = self._data(record.load_id)
+        try:
+            sizes = self.output.tree_sizes(data)
+            check_sizes(
+                f"load {record.load_id}", lambda name: self.output.url_of(f"{data}/{name}"), sizes, record.files
+            )
+        except FileNotAsWritten:
+            if not (self.log.has(record) or self.is_overtaken(record)):
+                raise
 
     def discard(self, load_id: str) -> None:
         self.output.remove(f"{self._staging}/{load_id}")

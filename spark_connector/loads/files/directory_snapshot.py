@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import pyarrow as pa
-
 from broker.errors import ConfigError
 from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
@@ -20,7 +18,6 @@ from spark_connector.loads.rewind import REWOUND, aside_of, undone_by
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
 
 _TRIES = 20  # a load commits every few seconds at most; reading its history takes a fraction of that
-_IN_PATHS = {"topic": pa.string(), "partition": pa.int32(), "date": pa.date32(), "hour": pa.int32()}
 _COMMITTED = (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT, LoadState.REWOUND, LoadState.REWIND)
 
 
@@ -45,6 +42,8 @@ def snapshot_of(
     for entry in loads:
         _refuse_unreadable(entry, output.shown, log.kind)
     files = tuple(file for entry in loads for file in _files(entry, output, log.kind, number))
+    # The columns are those of the newest file. Spark's own readers take those of any file.
+    shown_by = max(files, key=lambda file: file.name, default=None)
     newest = [entry.record for entry in found if entry.record.id.sequence <= number and entry.state in _COMMITTED]
     return TableSnapshot(
         shown=output.shown,
@@ -52,9 +51,10 @@ def snapshot_of(
         number=number,
         newest=newest[-1] if newest else None,
         offsets=offsets,
-        columns=_columns(files, output),
+        columns=None if shown_by is None else ParquetScan(output.options).schema_of(shown_by),
         files=tuple(sorted(files, key=lambda file: file.name)),
         scan=ParquetScan(output.options),
+        in_paths=() if shown_by is None else tuple(shown_by.values),
         one_group=True,
     )
 
@@ -117,10 +117,3 @@ def _below(entry: HistoryEntry, kind: str) -> str:
 
 def _staged(kind: str, load_id: str) -> str:
     return f"_staging/{kind}/{load_id}/data"
-
-
-def _columns(files: tuple[TableFile, ...], output: Storage) -> pa.Schema | None:
-    """Of the newest file; None when there is none. Spark's own readers take those of any file."""
-    if not files:
-        return None
-    return ParquetScan(output.options).schema_of(max(files, key=lambda file: file.name), _IN_PATHS)

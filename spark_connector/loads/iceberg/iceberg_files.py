@@ -22,6 +22,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import Record
 
+from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.written_file import WrittenFile
 
@@ -41,12 +42,19 @@ def load_of(location: str, path: str) -> str | None:
 
 
 def data_file(
-    metadata: TableMetadata, location: str, size: int, footer: Any, values: Mapping[str, Any], spec_id: int
+    metadata: TableMetadata,
+    location: str,
+    size: int,
+    footer: Any,
+    values: Mapping[str, Any],
+    spec_id: int,
+    records: str = "",
 ) -> DataFile:
     """The file at `location`, with the statistics of its `footer` (pyarrow's FileMetaData).
 
-    `values` has the value of each field of the partition spec, by its name, as Iceberg holds it. Raises LoadError for a
-    file without field ids, and for a partition field without a value.
+    `values` has the value of each field of the partition spec, by its name, as Iceberg holds it. `records`: where its
+    records are in the topics, in words. Raises LoadError for a file without field ids, for a partition field without a
+    value, and for what readers could not read.
     """
     try:
         schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
@@ -70,6 +78,7 @@ def data_file(
         **statistics.to_serialized_dict(),
     )
     file.spec_id = spec_id
+    refuse_unreadable(metadata, file, spec_id, records)
     return file
 
 
@@ -92,7 +101,9 @@ def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_i
     directory = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
     spec_id = table.metadata.default_spec_id if spec_id is None else spec_id
     return [
-        data_file(table.metadata, f"{directory}/{file.name}", file.size, file.metadata(), file.values, spec_id)
+        data_file(
+            table.metadata, f"{directory}/{file.name}", file.size, file.metadata(), file.values, spec_id, file.where
+        )
         for file in files
     ]
 

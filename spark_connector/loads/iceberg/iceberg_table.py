@@ -33,6 +33,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
+from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
@@ -72,8 +73,15 @@ class IcebergOutput:
     properties: Mapping[str, str] = field(repr=False)
 
     def open(self, name: str) -> Any:
-        path = f"{self.location}/{name}"
+        path = self.url_of(name)
         return load_file_io(dict(self.properties), path).new_output(path).create(overwrite=True)
+
+    def open_input(self, name: str) -> Any:
+        path = self.url_of(name)
+        return load_file_io(dict(self.properties), path).new_input(path).open()
+
+    def url_of(self, name: str) -> str:
+        return f"{self.location}/{name}"
 
 
 class IcebergDestination(TableDestination[Table | None]):
@@ -122,20 +130,23 @@ class IcebergDestination(TableDestination[Table | None]):
         self._storage(self._there()).sync(_place_of(record))
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
-        names = {file.name for file in files}
+        names, directory = {file.name for file in files}, directory_of_load(record.load_id)
         try:
             if record.upsert is None:
+                if files:
+                    where, there = _location(self._there()), self._storage(self._there()).data_files(directory)
+                    check_sizes(f"load {record.load_id}", lambda name: f"{where}/{directory}/{name}", there, files)
                 if record.rewind is not None:
                     self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
                 self.log.append(record, files, self._spec_id)
             else:
                 names = self._merge(record, record.upsert, files)
         except PykafkaError as error:
-            if isinstance(error, OffsetConflict) or (record.upsert is not None and not error.retriable):
+            is_over = isinstance(error, OffsetConflict | FileNotAsWritten)
+            if is_over or (record.upsert is not None and not error.retriable):
                 self.discard(record.load_id)
             raise
         storage = self._storage(self._there())
-        directory = directory_of_load(record.load_id)
         for name in storage.data_files(directory) if files and names else ():
             if name not in names:  # of an attempt of a task that does not count
                 storage.remove(f"{directory}/{name}")

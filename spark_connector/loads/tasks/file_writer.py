@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import secrets
+import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,12 +148,13 @@ class _OpenFile:
 
     def __init__(self, layout: FileLayout, output: TaskOutput, values: Values) -> None:
         self._values = values
+        self._texts = {field.name: field.text(values[field.name]) for field in layout.partition_by}
         self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
         self._counts: list[Count] = []
         self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
-        self._file = _Counted(output.open(self._name))
+        self._file = CountedFile(output.open(self._name))
         try:
             self._writer = pyarrow.parquet.ParquetWriter(
                 self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
@@ -180,7 +182,8 @@ class _OpenFile:
         footer = pa.BufferOutputStream()
         self._footers[0].write_metadata_file(footer)
         counts = tuple(sum_counts(self._counts).values())
-        return WrittenFile(self._name, size, footer.getvalue().to_pybytes(), counts, dict(self._values))
+        kept = footer.getvalue().to_pybytes()
+        return WrittenFile(self._name, size, kept, counts, dict(self._values), self._texts, socket.gethostname())
 
     def abort(self) -> None:
         self._writer.is_open = False  # so that it adds no footer
@@ -188,7 +191,7 @@ class _OpenFile:
             discard_output(self._file)
 
 
-class _Counted:
+class CountedFile:
     """A file that counts what is written: not every file system's files tell their position (HDFS)."""
 
     def __init__(self, file: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.storage.storage import open_storage
+from broker.storage.url_secrets import without_secrets
 
 
 class TaskOutput(Protocol):
@@ -14,6 +15,12 @@ class TaskOutput(Protocol):
 
     def open(self, name: str) -> Any:
         """A binary file object for a new file of this name. Raises OSError."""
+
+    def open_input(self, name: str) -> Any:
+        """A seekable binary file object of a file that is there, as readers open it. Raises OSError."""
+
+    def url_of(self, name: str) -> str:
+        """The file's URL, for messages."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +33,9 @@ class StorageOutput:
 
     def open(self, name: str) -> Any:
         return open_storage(self.url, self.options).open_output(f"{self.directory}/{name}")
+
+    def open_input(self, name: str) -> Any:
+        return open_storage(self.url, self.options).open_input(f"{self.directory}/{name}")
+
+    def url_of(self, name: str) -> str:
+        return f"{without_secrets(self.url)}/{self.directory}/{name}"

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -32,22 +31,20 @@ import pyarrow.compute as pc
 from broker.errors import ConfigError
 from spark_connector.loads.grammar import POSITION, PartitionItem, refuse_unknown_column
 from spark_connector.loads.record import LoadError
-from spark_connector.loads.request import FILE_FORMATS, NO_VALUE, misread_directory
+from spark_connector.loads.request import FILE_FORMATS
 from spark_connector.loads.tasks.murmur3 import hash_bytes, hash_longs
+from spark_connector.loads.tasks.partition_values import (
+    EXACT,
+    UNITS,
+    Value,
+    segment_of,
+    text_of,
+    why_too_long,
+    why_unfit,
+)
 
-_ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
-_LONGEST: Final = 255
-"""Bytes of a directory's name in nearly all file systems."""
-_SHORT: Final = 20
-
-_EXACT: Final = Context(prec=80)
 _OF_TIMES: Final = {"year": pa.int32(), "month": pa.date32(), "day": pa.date32(), "hour": pa.string()}
-_UNITS: Final = {"year": "Y", "month": "M", "day": "D", "hour": "h"}
-_DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
-_MONTHS: Final = (-23_628, 96_359)
-
-Value = int | str | bytes | bool | Decimal | None
-"""A partition value as Iceberg holds it: a date in days, a timestamp in microseconds from 1970."""
+_PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 Values = Mapping[str, Value]
 """Partition column → value."""
@@ -77,40 +74,26 @@ class PartitionField:
         return int(self.transform.partition("[")[2].rstrip("]"))
 
     def text(self, value: Value) -> str | None:
-        """The value as text, in a directory's name (not escaped) or in Delta's log. Raises LoadError."""
-        if value is None:
-            return None
-        text = self._plain_text(value)
-        if self.type == pa.string() and self.format != "iceberg":
-            self._check_text(text)
-        return text
+        """The value as text, in a directory's name (not escaped) or in Delta's log."""
+        return None if value is None else text_of(value, self.kind, self.type)
 
-    def _plain_text(self, value: Value) -> str:
-        if self.kind == "hour":
-            return _time_text(value, "h").replace("T", "-")
-        if self.kind == "month":
-            return f"{_time_text(value, 'M')}-01"
-        if self.kind == "year" or self.type == pa.date32():
-            return _time_text(value, "Y" if self.kind == "year" else "D")
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, bytes):
-            return value.hex()
-        return format(value, "f") if isinstance(value, Decimal) else str(value)
+    def segment(self, value: Value) -> str:
+        """The value's directory."""
+        return segment_of(self.name, self.text(value), self.format)
 
-    def _check_text(self, text: str) -> None:
-        read_as = "null" if text in ("", NO_VALUE) else None
-        if self.format in FILE_FORMATS:
-            read_as = read_as or misread_directory(text)
-        if read_as is not None:
-            raise LoadError(
-                f"partition_by (--partition-by) {self.name}: the value '{text}' cannot be a directory, because it "
-                f"would be read back as {read_as}. Leave that column out of partition_by, or use bucket(16, …) of it"
-            )
+    def why_unfit(self, value: Value) -> str | None:
+        """Why the table cannot hold the value, in a sentence; None when it can."""
+        why = why_unfit(value, self.kind, self.type, self.format)
+        if why is None and value is not None and self.format != "iceberg":
+            why = why_too_long(self.segment(value), self.text(value))
+        return None if why is None else f"partition_by (--partition-by) {self.name}: the value {why}"
 
     def values(self, column: pa.Array) -> pa.Array:
-        """The partition value of each row: dates and times as integers; null for null."""
-        if self.kind in _UNITS:
+        """The partition value of each row: dates and times as integers; null for null.
+
+        They are exact: what the column's type does not hold comes in a wider one, and `why_unfit` tells.
+        """
+        if self.kind in UNITS:
             return self._of_times(column)
         if self.kind == "bucket":
             hashes = (_hashes(column) & np.uint32(0x7FFFFFFF)) % np.uint32(self.width)
@@ -122,9 +105,13 @@ class PartitionField:
         return column
 
     def _of_times(self, column: pa.Array) -> pa.Array:
-        unit = "D" if pa.types.is_date(column.type) else column.type.unit
-        times = _numbers(column).view(f"datetime64[{unit}]")
-        return _with_nulls(times.astype(f"datetime64[{_UNITS[self.kind]}]").astype(np.int64), column)
+        """By integers: numpy's own times have no value for the least number, which they take for NaT."""
+        numbers = _numbers(column).astype(np.int64)
+        if not pa.types.is_date(column.type):
+            numbers = numbers // (_PER_SECOND[column.type.unit] * (3600 if self.kind == "hour" else 86_400))
+        if self.kind in ("year", "month"):
+            numbers = numbers.view("datetime64[D]").astype(f"datetime64[{UNITS[self.kind]}]").astype(np.int64)
+        return _with_nulls(numbers, column)
 
 
 def hidden(name: str) -> str:
@@ -179,11 +166,13 @@ def with_partition_columns(schema: pa.Schema, fields: Sequence[PartitionField]) 
 def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Values, pa.Table]]:
     """[(partition column → value, rows)], for each combination of values; its rows are in the order of `table`.
 
-    All columns stay in the rows. Raises LoadError for a date that readers of Delta do not know.
+    All columns stay in the rows. Raises LoadError, with the first record, for a value that the table cannot hold.
     """
     if not fields or not table.num_rows:
         return [({}, table)] if table.num_rows else []
     encoded = [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
+    for row, why in itertools.islice(_unfit(fields, encoded).items(), 1):
+        raise LoadError(f"{place_of(table.slice(row, 1))}: {why}")
     indices = [one.indices.to_numpy() for one in encoded]
     order = _order(indices, [len(one.dictionary) for one in encoded])
     changes = np.any([np.diff(each[order]) for each in indices], axis=0)
@@ -195,10 +184,28 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Value
             field.name: one.dictionary[int(each[order[start]])].as_py()
             for field, one, each in zip(fields, encoded, indices, strict=True)
         }
-        part = rows.slice(start, end - start)
-        _check_years(fields, values, part)
-        groups.append((values, part))
+        groups.append((values, rows.slice(start, end - start)))
     return groups
+
+
+def unfit_rows(table: pa.Table, fields: Sequence[PartitionField]) -> dict[int, str]:
+    """Row → why its partition value cannot be held, in order, for the rows that `split` would refuse."""
+    return _unfit(
+        fields, [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
+    )
+
+
+def _unfit(fields: Sequence[PartitionField], encoded: Sequence[Any]) -> dict[int, str]:
+    """As `unfit_rows`; each value is looked at once."""
+    found: dict[int, str] = {}
+    for field, one in zip(fields, encoded, strict=True):
+        reasons = {
+            index: why for index, value in enumerate(one.dictionary.to_pylist()) if (why := field.why_unfit(value))
+        }
+        if reasons:
+            rows = np.flatnonzero(np.isin(one.indices.to_numpy(), list(reasons)))
+            found = {**{int(row): reasons[one.indices[int(row)].as_py()] for row in rows}, **found}
+    return dict(sorted(found.items()))
 
 
 def _order(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
@@ -209,35 +216,11 @@ def _order(indices: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def directory_of(fields: Sequence[PartitionField], values: Values) -> str:
-    """`at_day=2026-11-26/customer_bucket=3`, escaped as Spark does; empty without fields. Raises LoadError.
-
-    Nobody reads the directories of Iceberg: there a long value is cut.
-    """
-    names = []
+    """`at_day=2026-11-26/customer_bucket=3`; empty without fields. Raises LoadError for what `split` refuses."""
     for field in fields:
-        text = field.text(values[field.name])
-        if text is not None and field.format == "iceberg":
-            text = text[:_SHORT]
-        directory = f"{_escaped(field.name)}={NO_VALUE if text is None else _escaped(text)}"
-        if len(directory.encode()) > _LONGEST:
-            raise LoadError(
-                f"partition_by (--partition-by) {field.name}: the value '{str(text)[:_SHORT]}…' is too long for a "
-                "directory's name. Leave that column out of partition_by, or use bucket(16, …) or truncate(16, …) of it"
-            )
-        names.append(directory)
-    return "/".join(names)
-
-
-def _escaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
-
-
-def _time_text(value: Any, unit: str) -> str:
-    """A number of units from 1970 as Java writes it: four digits of a year, and a sign beyond 9999."""
-    text = str(np.array([value]).astype(f"datetime64[{unit}]")[0])
-    year, dash, rest = text.removeprefix("-").partition("-")
-    sign = "-" if text.startswith("-") else "+" if len(year) > 4 else ""
-    return f"{sign}{year.zfill(4)}{dash}{rest}"
+        if why := field.why_unfit(values[field.name]):
+            raise LoadError(why)
+    return "/".join(field.segment(values[field.name]) for field in fields)
 
 
 def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:
@@ -271,27 +254,13 @@ def _check_type(item: PartitionItem, type: pa.DataType, format: str) -> None:
         )
 
 
-def _check_years(fields: Collection[PartitionField], values: Values, rows: pa.Table) -> None:
-    """Raise LoadError for a date in Delta before the year 1 or after 9999: its readers could not open the table."""
-    for field in fields:
-        value = values[field.name]
-        if field.format != "delta" or field.type != pa.date32() or value is None:
-            continue
-        low, high = _MONTHS if field.kind == "month" else _DAYS
-        if not low <= value <= high:  # type: ignore[operator]
-            raise LoadError(
-                f"{_place(rows)} lies in a year that Delta's readers do not know: leave {field.name} out of "
-                "partition_by, or the record out of the load (option filterTimestampUntil)"
-            )
-
-
-def _place(rows: pa.Table) -> str:
+def place_of(rows: pa.Table) -> str:
     """The first of these rows, in words."""
-    names = [hidden(name) for name in POSITION]
-    if not set(names) <= set(rows.column_names):
-        return "a record"
-    topic, partition, offset = (rows.column(name)[0].as_py() for name in names)
-    return f"the record at offset {offset} of topic '{topic}', partition {partition},"
+    for names in ([hidden(name) for name in POSITION], [f"_{name}" for name in POSITION], POSITION):
+        if set(names) <= set(rows.column_names):
+            topic, partition, offset = (rows.column(name)[0].as_py() for name in names)
+            return f"the record at offset {offset} of topic '{topic}', partition {partition}"
+    return "a record"
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -314,7 +283,7 @@ def _hashes(column: pa.Array) -> Any:
     """Iceberg's hashes. Numbers, dates and times are hashed as longs, decimals as their shortest bytes."""
     if pa.types.is_decimal(column.type):
         encoded = column.dictionary_encode()
-        unscaled = [int(_EXACT.scaleb(value, column.type.scale)) for value in encoded.dictionary.to_pylist()]
+        unscaled = [int(EXACT.scaleb(value, column.type.scale)) for value in encoded.dictionary.to_pylist()]
         shortest = [
             number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True) for number in unscaled
         ]
@@ -334,11 +303,13 @@ def _truncated(column: pa.Array, width: int) -> pa.Array:
         return pc.binary_slice(column, 0, width)
     if pa.types.is_decimal(column.type):
         encoded, scale = column.dictionary_encode(), column.type.scale
-        unscaled = (int(_EXACT.scaleb(value, scale)) for value in encoded.dictionary.to_pylist())
-        cut = [_EXACT.scaleb(Decimal(number - number % width), -scale) for number in unscaled]
-        return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(cut, pa.decimal128(38, scale))).cast(
-            pa.decimal128(38, scale)
-        )
+        unscaled = (int(EXACT.scaleb(value, scale)) for value in encoded.dictionary.to_pylist())
+        cut = [EXACT.scaleb(Decimal(number - number % width), -scale) for number in unscaled]
+        wide = pa.decimal256(76, scale)  # of 38 digits one may be cut to 39
+        return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(cut, wide)).cast(wide)
     numbers = _numbers(column).astype(np.int64)
     cut = numbers - numbers % width
-    return _with_nulls(cut.astype(np.int32) if column.type.bit_width <= 32 else cut, column)
+    if (cut > numbers).any():  # below the least number of 64 bits
+        exact = pa.array([number - number % width for number in numbers.tolist()], pa.decimal128(38, 0))
+        return pc.if_else(column.is_valid(), exact, pa.scalar(None, exact.type))
+    return _with_nulls(cut.astype(np.int32) if column.type.bit_width < 32 else cut, column)

@@ -17,7 +17,8 @@ class WrittenFile:
     """`name` is the path below the load's place, with the directories of partition values; `size` is in bytes.
 
     `footer` is parquet's metadata, so that nobody reads the file for it again. `counts` are the rows by topic and
-    partition, `values` those of the partition columns, which all rows of the file have.
+    partition, `values` those of the partition columns, which all rows of the file have, and `texts` the same as text.
+    `host` is where the task ran.
     """
 
     name: str
@@ -25,10 +26,18 @@ class WrittenFile:
     footer: bytes = field(repr=False)
     counts: tuple[Count, ...]
     values: Mapping[str, Any]
+    texts: Mapping[str, str | None] = field(default_factory=dict)
+    host: str = ""
 
     @property
     def rows(self) -> int:
         return sum(count.rows for count in self.counts)
+
+    @property
+    def where(self) -> str:
+        """Where its records are in the topics, in words."""
+        held = (f"offsets {c.low} to {c.high} of topic '{c.topic}', partition {c.partition}" for c in self.counts)
+        return ", ".join(held)
 
     def metadata(self) -> Any:
         """pyarrow's `FileMetaData`."""
