@@ -34,9 +34,10 @@ from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
 from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
+from spark_connector.loads.sorted_rows import SortKey, sorted_rows
 from spark_connector.loads.tasks.columns import Pick, TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.file_writer import MOST_WAITING, FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 
@@ -198,6 +199,10 @@ class Compaction(ABC, Generic[T]):
     def rows_of(self, table: T, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows of the files, in their order, in the columns that a file of the table has; lazily."""
 
+    def order(self, table: T) -> tuple[SortKey, ...]:
+        """By what the table wants the rows of each file sorted; empty for as they come."""
+        return ()
+
     @abstractmethod
     def output(self, table: T, attempt: LoadId) -> TaskOutput:
         """The place of the attempt's files."""
@@ -285,6 +290,8 @@ class Compaction(ABC, Generic[T]):
         self, table: T, attempt: LoadId, chosen: Sequence[TableFile], options: CompactionOptions
     ) -> list[NewFile]:
         schema, batches = self.rows_of(table, chosen)
+        if keys := self.order(table):
+            batches = sorted_rows(lambda: self.rows_of(table, chosen)[1], keys, MOST_WAITING)
         layout = FileLayout(schema, _columns(schema), target_file_size=options.target_file_size)
         writer, rows = FileWriter(layout, self.output(table, attempt)), 0
         try:

@@ -145,8 +145,10 @@ def _directory(attempt: LoadId) -> str:
 
 def _texts(actions: pa.Table, column: str) -> list[str | None]:
     """The values of a partition column, as the log spells them. Raises ConfigError for a type without one spelling."""
-    values = pyarrow.compute.struct_field(actions.column("partition"), column)
-    if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type) or pa.types.is_date(values.type)):
+    values = pyarrow.compute.struct_field(actions.column("partition"), [column])
+    kinds = pa.types
+    spelled = (kinds.is_string, kinds.is_integer, kinds.is_date, kinds.is_boolean, kinds.is_decimal)
+    if not any(kind(values.type) for kind in spelled):
         raise ConfigError(f"a Delta table that is partitioned by '{column}', a {values.type}, cannot be compacted")
     texts: list[str | None] = pyarrow.compute.cast(values, pa.string()).to_pylist()
     return texts
