@@ -101,8 +101,8 @@ class IcebergCompaction(Compaction[Table]):
         self._order_id = order.order_id if keys else None
         return keys
 
-    def output(self, table: Table, attempt: LoadId) -> TaskOutput:
-        return self._output(_directory(attempt))
+    def output(self, table: Table, attempt: LoadId, directory: str = "") -> TaskOutput:
+        return self._output(posixpath.join(_directory(attempt), directory) if directory else _directory(attempt))
 
     def commit(self, table: Table, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> bool:
         metadata, directory = table.metadata, f"{_location(table)}/{_directory(attempt)}"
