@@ -191,9 +191,8 @@ class Loads:
             topic=self.topic.name,
             publish_offsets=False,
             options={"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA)},
-            columns="value.*,topic,partition,offset",
             partition_by=spelled,
-            **more,
+            **{"columns": "value.*,topic,partition,offset", **more},
         )
         return run_load(request, no_session, lambda phase, record: None)
 
@@ -318,3 +317,56 @@ def test_random_values_near_the_edges(broker: Kafka, topic: str, tmp_path: Path,
         rows.append({**dict.fromkeys(COLUMNS), name: max(least, min(most, value))})
     chosen = dice.sample(BY_FORMAT[format], dice.choice([1, 1, 2, 4]))
     check(Loads(broker, topic, tmp_path, format, [row for row in rows if is_counted(format, row)]), chosen)
+
+
+NAMES = ["a#b", "a'b", 'a"b', "a\\b", "a:b", "a%b", "a?b c", "a{[*^]}", "é.x", "a`b"]
+
+
+def test_any_name_of_a_partition_column_and_any_type_is_read_and_compacted(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """By each program that reads Delta. A load and a compaction have the same directories."""
+    topics = Topic(broker.bootstrap, topic)
+    to = str(tmp_path / "table")
+    target = Target(to, f"g-{topic}", format="delta").check()
+    quoted = [f"`{name.replace('`', '``')}`" for name in NAMES]
+    schema = ", ".join([*(f"{name} STRING" for name in quoted), "ok BOOLEAN", "d DECIMAL(9,2)", "n INT"])
+    values = [("x y", True, 1.5), ("y#'\"\\:z", False, 0), (None, None, None)]
+    rows = [{**dict.fromkeys(NAMES, text), "ok": ok, "d": number} for text, ok, number in values]
+    for load in (0, 1):
+        topics.produce(json.dumps({**row, "n": load}).encode() for row in rows)
+        request = LoadRequest.build(
+            target,
+            bootstrap_servers=topics.bootstrap,
+            topic=topics.name,
+            publish_offsets=False,
+            options={"valueFormat": "json", "valueSchema": schema},
+            columns="value.*,offset",
+            partition_by=[*quoted, "ok", "d"],
+        )
+        assert run_load(request, no_session, lambda phase, record: None).rows == 3
+    wanted = [(*[text] * len(NAMES), ok, None if number is None else Decimal(number)) for text, ok, number in values]
+    for compacted in (False, True):
+        if compacted:
+            assert compact(target, rewindable="0").files_after == 3
+        readers: dict[str, Callable[[], Any]] = {
+            "dataset": lambda: DeltaTable(to).to_pyarrow_table(),
+            "datafusion": lambda: pa.table(QueryBuilder().register("t", DeltaTable(to)).execute("SELECT * FROM t")),
+            "polars": lambda: polars.read_delta(to).to_arrow(),
+        }
+        for name, read in readers.items():
+            found = read()
+            by_offset = {row["offset"]: tuple(row[name] for name in (*NAMES, "ok", "d")) for row in found.to_pylist()}
+            assert [by_offset[offset] for offset in range(6)] == wanted * 2, (name, compacted)
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_the_key_of_an_upsert(broker: Kafka, topic: str, tmp_path: Path, format: str) -> None:
+    """A row of which the table cannot hold the partition value is refused before the merge."""
+    loads = Loads(broker, topic, tmp_path, format, [])
+    transform: Transform = ("identity", "dt", 0) if format == "delta" else ("truncate", "i", 10)
+    column, value = ("dt", 2_932_897) if format == "delta" else ("i", LEAST_INT)
+    row = dict.fromkeys(COLUMNS)
+    loads.topic.produce([encoded({**row, column: 7}), encoded({**row, column: value})])
+    with pytest.raises(LoadError, match="the record at offset 1 of topic .*, partition 0: partition_by"):
+        loads([transform], columns=(), mode="upsert", key=column)
