@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
-from spark_connector.formats.protobuf_columns import WRAPPERS, Proto, is_moment, kind_of
+from spark_connector.formats.protobuf_columns import EMPTY, WRAPPERS, Proto, is_moment, kind_of
 from spark_connector.formats.protobuf_descriptors import message_of
 from spark_connector.formats.protobuf_writer import (
     BYTES,
@@ -102,6 +102,10 @@ class _Batch:
         found: dict[int, tuple[Proto, pa.Array]] = {}
         columns = rows.flatten() if rows.null_count else [rows.field(index) for index in range(rows.type.num_fields)]
         for name, column in zip((one.name for one in rows.type), columns, strict=True):
+            if name == EMPTY and not message.fields:  # as retain.empty.message.types reads a message without fields
+                there = column.is_valid().to_numpy(zero_copy_only=False)
+                self.refuse(there, owners, _said(f"{path}{EMPTY} is not null, but the message has no field for it"))
+                continue
             proto = _field_of(message, name, path)
             if proto.number in found:
                 raise ConfigError(f"two columns are for field {path}{proto.name}")

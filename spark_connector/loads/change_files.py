@@ -15,17 +15,18 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.errors import ConfigError
-from spark_connector.loads.changes import ChangeDecoder
+from spark_connector.loads.changes import DELETED, ChangeDecoder
 from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.last_changes import last_changes
 from spark_connector.loads.reading import placeholder_of
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.transforms import bind
+from spark_connector.loads.tasks.transforms import bind, refuse_unfit
 
 UPSERT_PROPERTY = "pykafka.upsert"
 """The property in which a table keeps the key of its rows, and the group whose loads write it."""
@@ -74,6 +75,8 @@ def read_changes(record: LoadRecord, open_input: OpenInput, names: Sequence[str]
         schema = pyarrow.parquet.read_schema(source)
     decoder = ChangeDecoder(record.upsert, schema, placeholder_of(record.reading or {}))
     changes = last_changes(decoder, record.upsert, _batches(open_input, names, schema))
+    kept = changes.filter(pc.invert(changes.column(DELETED)))
+    refuse_unfit(kept, bind(parse_partition_by(record.partition_by), decoder.schema, record.format))
     return changes.append_column(LOAD_COLUMN, pa.repeat(pa.scalar(record.load_id), changes.num_rows))
 
 

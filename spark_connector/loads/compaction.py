@@ -19,11 +19,12 @@ The classes that know a kind of table are delta/delta_compaction.py and iceberg/
 from __future__ import annotations
 
 import json
+import posixpath
 import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -34,9 +35,10 @@ from spark_connector.loads.history import Owner, is_of, owner_of
 from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
 from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
+from spark_connector.loads.sorted_rows import SortKey, sorted_rows
 from spark_connector.loads.tasks.columns import Pick, TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.file_writer import MOST_WAITING, FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 
@@ -198,9 +200,17 @@ class Compaction(ABC, Generic[T]):
     def rows_of(self, table: T, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows of the files, in their order, in the columns that a file of the table has; lazily."""
 
+    def order(self, table: T) -> tuple[SortKey, ...]:
+        """By what the table wants the rows of each file sorted; empty for as they come."""
+        return ()
+
+    def directory(self, table: T, values: Any) -> str:
+        """The directories of files with these partition values, below the attempt's; empty for none."""
+        return ""
+
     @abstractmethod
-    def output(self, table: T, attempt: LoadId) -> TaskOutput:
-        """The place of the attempt's files."""
+    def output(self, table: T, attempt: LoadId, directory: str = "") -> TaskOutput:
+        """The place of the attempt's files, or of those in a directory of it."""
 
     @abstractmethod
     def commit(self, table: T, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> bool:
@@ -285,13 +295,16 @@ class Compaction(ABC, Generic[T]):
         self, table: T, attempt: LoadId, chosen: Sequence[TableFile], options: CompactionOptions
     ) -> list[NewFile]:
         schema, batches = self.rows_of(table, chosen)
+        if keys := self.order(table):
+            batches = sorted_rows(lambda: self.rows_of(table, chosen)[1], keys, MOST_WAITING)
+        place = self.directory(table, chosen[0].values)
         layout = FileLayout(schema, _columns(schema), target_file_size=options.target_file_size)
-        writer, rows = FileWriter(layout, self.output(table, attempt)), 0
+        writer, rows = FileWriter(layout, self.output(table, attempt, place)), 0
         try:
             for batch in batches:
                 rows += batch.num_rows
                 writer.write(_renamed(batch))
-            written = writer.close()
+            written = [replace(file, name=posixpath.join(place, file.name)) for file in writer.close()]
         except BaseException:
             writer.abort()
             raise

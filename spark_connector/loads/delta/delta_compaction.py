@@ -8,6 +8,7 @@ the rows would be there twice. Replaced files stay on the disk until VACUUM, so 
 from __future__ import annotations
 
 import json
+import posixpath
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,6 +30,7 @@ from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.footers import delta_statistics
 from spark_connector.loads.record import LoadId, failed_load
+from spark_connector.loads.tasks.partition_values import segment_of
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 
 _NEAR = 50  # commits to search first
@@ -77,8 +79,14 @@ class DeltaCompaction(Compaction[DeltaTable]):
         scanner = part.scanner(columns=schema.names, use_threads=False, batch_readahead=2, fragment_readahead=1)
         return schema, scanner.to_batches()
 
-    def output(self, table: DeltaTable, attempt: LoadId) -> TaskOutput:
-        return StorageOutput(self._output.url, self._output.options, _directory(attempt))
+    def directory(self, table: DeltaTable, values: Any) -> str:
+        """As loads have them: polars cannot read a table of which some files have them and others have not."""
+        texts = zip(table.metadata().partition_columns, values, strict=True)
+        return "/".join(segment_of(name, text, "delta") for name, text in texts)
+
+    def output(self, table: DeltaTable, attempt: LoadId, directory: str = "") -> TaskOutput:
+        place = posixpath.join(_directory(attempt), directory) if directory else _directory(attempt)
+        return StorageOutput(self._output.url, self._output.options, place)
 
     def commit(
         self, table: DeltaTable, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]
@@ -147,8 +155,10 @@ def _directory(attempt: LoadId) -> str:
 
 def _texts(actions: pa.Table, column: str) -> list[str | None]:
     """The values of a partition column, as the log spells them. Raises ConfigError for a type without one spelling."""
-    values = pyarrow.compute.struct_field(actions.column("partition"), column)
-    if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type) or pa.types.is_date(values.type)):
+    values = pyarrow.compute.struct_field(actions.column("partition"), [column])
+    kinds = pa.types
+    spelled = (kinds.is_string, kinds.is_integer, kinds.is_date, kinds.is_boolean, kinds.is_decimal)
+    if not any(kind(values.type) for kind in spelled):
         raise ConfigError(f"a Delta table that is partitioned by '{column}', a {values.type}, cannot be compacted")
     texts: list[str | None] = pyarrow.compute.cast(values, pa.string()).to_pylist()
     return texts

@@ -30,8 +30,10 @@ from spark_connector.loads.iceberg.iceberg_expiry import may_delete_files
 from spark_connector.loads.iceberg.iceberg_files import DATA, data_file
 from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_rows import read_files
+from spark_connector.loads.iceberg.iceberg_schema import keys_of
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.sorted_rows import SortKey
 from spark_connector.loads.tasks.task_output import TaskOutput
 
 _PROPERTY = "pykafka.compaction."
@@ -48,6 +50,7 @@ class IcebergCompaction(Compaction[Table]):
         self._log = log
         self._output = output
         self._data_files: dict[str, DataFile] = {}
+        self._order_id: int | None = None
 
     def table(self) -> Table:
         table = self._log.table()
@@ -92,8 +95,14 @@ class IcebergCompaction(Compaction[Table]):
         schema = schema_to_pyarrow(table.schema())
         return schema, batches()
 
-    def output(self, table: Table, attempt: LoadId) -> TaskOutput:
-        return self._output(_directory(attempt))
+    def order(self, table: Table) -> tuple[SortKey, ...]:
+        """The table's sort order; none if it has a transform that is not known here, or a field of a struct."""
+        keys, order = keys_of(table.metadata), table.sort_order()
+        self._order_id = order.order_id if keys else None
+        return keys
+
+    def output(self, table: Table, attempt: LoadId, directory: str = "") -> TaskOutput:
+        return self._output(posixpath.join(_directory(attempt), directory) if directory else _directory(attempt))
 
     def commit(self, table: Table, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> bool:
         metadata, directory = table.metadata, f"{_location(table)}/{_directory(attempt)}"
@@ -104,7 +113,8 @@ class IcebergCompaction(Compaction[Table]):
             values: Any = file.values
             written, by_name = file.written, dict(zip(names, values, strict=True))
             path = f"{directory}/{written.name}"
-            new.append(data_file(metadata, path, written.size, written.metadata(), by_name, metadata.default_spec_id))
+            footer, spec_id = written.metadata(), metadata.default_spec_id
+            new.append(data_file(metadata, path, written.size, footer, by_name, spec_id, sort_order_id=self._order_id))
         change = Change(new, {file.path for file in removed}, Operation.REPLACE)
         note = json.dumps({"number": attempt.sequence, "id": str(attempt)})
         try:

@@ -23,6 +23,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import Record
 
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
+from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.written_file import WrittenFile
 
@@ -49,12 +50,13 @@ def data_file(
     values: Mapping[str, Any],
     spec_id: int,
     records: str = "",
+    sort_order_id: int | None = None,
 ) -> DataFile:
     """The file at `location`, with the statistics of its `footer` (pyarrow's FileMetaData).
 
     `values` has the value of each field of the partition spec, by its name, as Iceberg holds it. `records`: where its
-    records are in the topics, in words. Raises LoadError for a file without field ids, for a partition field without a
-    value, and for what readers could not read.
+    records are in the topics, in words. `sort_order_id`: the table's order by which its rows are sorted. Raises
+    LoadError for a file without field ids, for a partition field without a value, and for what readers could not read.
     """
     try:
         schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
@@ -72,7 +74,7 @@ def data_file(
         file_format=FileFormat.PARQUET,
         partition=_partition(metadata.specs()[spec_id], values, location),
         file_size_in_bytes=size,
-        sort_order_id=None,
+        sort_order_id=sort_order_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
@@ -118,7 +120,7 @@ def data_files(table: Table) -> Iterator[DataFile]:
 
 
 def _partition(spec: PartitionSpec, values: Mapping[str, Any], location: str) -> Record:
-    missing = [field.name for field in spec.fields if field.name not in values]
+    missing = [field.name for field in spec.fields if field.name not in values and not is_void(field)]
     if missing:
         raise LoadError(f"{location} has no value for the partition field {', '.join(missing)}")
-    return Record(*(values[field.name] for field in spec.fields))
+    return Record(*(None if is_void(field) else values[field.name] for field in spec.fields))

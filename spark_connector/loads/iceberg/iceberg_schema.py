@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema, index_by_name
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortOrder
 from pyiceberg.table.sorting import SortField as IcebergSortField
-from pyiceberg.transforms import IdentityTransform, parse_transform
+from pyiceberg.transforms import IdentityTransform, VoidTransform, parse_transform
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
@@ -33,7 +33,9 @@ from pyiceberg.types import (
 )
 
 from broker.errors import ConfigError
+from spark_connector.loads.grammar import TRANSFORMS
 from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.sorted_rows import SortKey
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.transforms import PartitionField
 
@@ -88,6 +90,20 @@ def new_order(layout: FileLayout, schema: Schema) -> SortOrder:
     return SortOrder(*fields, order_id=1 if fields else 0)
 
 
+def keys_of(metadata: TableMetadata) -> tuple[SortKey, ...]:
+    """How the table wants the rows of a file sorted; empty for an unknown transform, or a field of a struct."""
+    schema, keys = metadata.schema(), []
+    order = next(one for one in metadata.sort_orders if one.order_id == metadata.default_sort_order_id)
+    for field in order.fields:
+        column, transform = schema.find_column_name(field.source_id), str(field.transform)
+        there = [one for one in schema.fields if one.field_id == field.source_id]
+        if not there or column is None or transform.partition("[")[0] not in (*TRANSFORMS, "identity"):
+            return ()
+        value = PartitionField(column, column, transform, schema_to_pyarrow(there[0].field_type), "iceberg")
+        keys.append(SortKey(value, field.direction == SortDirection.DESC, field.null_order == NullOrder.NULLS_FIRST))
+    return tuple(keys)
+
+
 def check_version(metadata: TableMetadata, shown: str) -> None:
     """Raise ConfigError for a table that pyiceberg cannot write."""
     if metadata.format_version > 2:
@@ -119,14 +135,20 @@ def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> Fi
 def fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:
     """The partition fields by the table's names."""
     spec, schema = metadata.spec(), metadata.schema()
-    there = [(field.source_id, str(field.transform)) for field in spec.fields]
+    shown_fields = [field for field in spec.fields if not is_void(field)]
+    there = [(field.source_id, str(field.transform)) for field in shown_fields]
     wanted = [(_source_of(field, schema), field.transform) for field in layout.partition_by]
     if there != wanted:
-        described = ", ".join(_described(field, schema) for field in spec.fields)
+        described = ", ".join(_described(field, schema) for field in shown_fields)
         raise ConfigError(
             f"{shown} is partitioned by {described or 'nothing'}: set partition_by (--partition-by) so, in this order"
         )
-    return tuple(replace(field, name=own.name) for field, own in zip(layout.partition_by, spec.fields, strict=True))
+    return tuple(replace(field, name=own.name) for field, own in zip(layout.partition_by, shown_fields, strict=True))
+
+
+def is_void(field: IcebergField) -> bool:
+    """Whether a partition field has been dropped: in format version 1 it stays, and is null in new files."""
+    return isinstance(field.transform, VoidTransform)
 
 
 def _described(field: IcebergField, schema: Schema) -> str:

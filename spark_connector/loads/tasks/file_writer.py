@@ -208,6 +208,9 @@ class CountedFile:
     def tell(self) -> int:
         return self.size
 
+    def seekable(self) -> bool:
+        return False
+
     def flush(self) -> None:
         self._file.flush()
 

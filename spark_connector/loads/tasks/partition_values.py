@@ -31,6 +31,7 @@ LONGEST: Final = 255
 _DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
 _MONTHS: Final = (-23_628, 96_359)
 _SHORT: Final = 20
+_NO_NAME = re.compile(r"[\x00/=]")
 _ESCAPED = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 
 
@@ -40,8 +41,10 @@ def text_of(value: Any, kind: str, type: pa.DataType) -> str:
         return _time_text(value, "h").replace("T", "-")
     if kind == "month":
         return f"{_time_text(value, 'M')}-01"
-    if kind == "year" or type == pa.date32():
-        return _time_text(value, "Y" if kind == "year" else "D")
+    if kind == "year":
+        return str(value + 1970)
+    if type == pa.date32():
+        return _time_text(value, "D")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, bytes):
@@ -108,17 +111,26 @@ def why_too_long(directory: str, text: str | None) -> str | None:
 
 
 def segment_of(name: str, text: str | None, format: str) -> str:
-    """`at_day=2026-11-26`, escaped as Spark does. Nobody reads it in Iceberg: a long value is cut, and a directory that
-    would be hidden is not."""
+    """`at_day=2026-11-26`, escaped as Spark does.
+
+    Nobody reads it in Iceberg: a long value is cut, and a directory that would be hidden is not. In Delta the name is
+    as it is, as deltalake has it: polars looks for the column by it.
+    """
     if format == "iceberg":
         text = None if text is None else text[:_SHORT]
         name = f"%{ord(name[0]):02X}{name[1:]}" if name[0] in "_." else name
         return f"{name[:1]}{escaped(name[1:])}={NO_VALUE if text is None else escaped(text)}"
+    if format == "delta":
+        return f"{_NO_NAME.sub(_hex, name)}={NO_VALUE if text is None else escaped(text)}"
     return f"{escaped(name)}={NO_VALUE if text is None else escaped(text)}"
 
 
 def escaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _ESCAPED.sub(_hex, text)
+
+
+def _hex(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
 
 
 def format_decimal(value: Decimal) -> str:

@@ -170,9 +170,8 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Value
     """
     if not fields or not table.num_rows:
         return [({}, table)] if table.num_rows else []
-    encoded = [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
-    for row, why in itertools.islice(_unfit(fields, encoded).items(), 1):
-        raise LoadError(f"{place_of(table.slice(row, 1))}: {why}")
+    encoded = [_encoded(field, table) for field in fields]
+    _refuse(table, _unfit(fields, encoded))
     indices = [one.indices.to_numpy() for one in encoded]
     order = _order(indices, [len(one.dictionary) for one in encoded])
     changes = np.any([np.diff(each[order]) for each in indices], axis=0)
@@ -190,9 +189,23 @@ def split(table: pa.Table, fields: Sequence[PartitionField]) -> list[tuple[Value
 
 def unfit_rows(table: pa.Table, fields: Sequence[PartitionField]) -> dict[int, str]:
     """Row → why its partition value cannot be held, in order, for the rows that `split` would refuse."""
-    return _unfit(
-        fields, [field.values(_whole(table.column(field.source))).dictionary_encode("encode") for field in fields]
-    )
+    return _unfit(fields, [_encoded(field, table) for field in fields])
+
+
+def refuse_unfit(table: pa.Table, fields: Sequence[PartitionField]) -> None:
+    """Raise LoadError, with the first record, for a row that `split` would refuse."""
+    if table.num_rows:
+        _refuse(table, unfit_rows(table, fields))
+
+
+def _refuse(table: pa.Table, unfit: Mapping[int, str]) -> None:
+    for row, why in itertools.islice(unfit.items(), 1):
+        raise LoadError(f"{place_of(table.slice(row, 1))}: {why}")
+
+
+def _encoded(field: PartitionField, table: pa.Table) -> Any:
+    """The value of each row, as a dictionary."""
+    return field.values(_whole(table.column(field.source))).dictionary_encode("encode")
 
 
 def _unfit(fields: Sequence[PartitionField], encoded: Sequence[Any]) -> dict[int, str]:

@@ -18,10 +18,11 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
 from broker.errors import ConfigError
+from spark_connector.formats.protobuf_decoder import ProtobufDecoder
 from spark_connector.formats.protobuf_descriptors import file_of, message_of
 from spark_connector.formats.protobuf_encoder import ProtobufEncoder
 from spark_connector.formats.record_encoder import column_encoder, loaded
-from spark_connector.formats.value_format import ProtobufSchema, RegistrySettings, SchemaFile
+from spark_connector.formats.value_format import ProtobufRules, ProtobufSchema, RegistrySettings, SchemaFile
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy, WriteFormats
 from tests.support.protobuf_cases import add, every_kind, file_with, schema_with
 from tests.support.schema_registry import Registry, schema_registry
@@ -272,3 +273,23 @@ def test_a_file_that_many_import_is_registered_once(registry: Registry, tmp_path
     assert list(registry.subjects) == [*(f"f{level}.proto" for level in range(7)), "t-value"]
     assert registry.asked.count("/subjects/f0.proto/versions") == 1
     assert registry.asked.count("/subjects/f0.proto") == 2, "whether it is there, and which version it is"
+
+
+def test_messages_without_fields_are_written_back_as_they_were_read() -> None:
+    """As `retain.empty.message.types` reads them; the judge is protobuf's own runtime."""
+    whole, nothing = DescriptorProto(name="M"), DescriptorProto(name="Nothing")
+    add(whole, "a", 1, "t.Nothing")
+    add(whole, "all", 2, "t.Nothing").label = FieldDescriptorProto.LABEL_REPEATED
+    schema = schema_with(file_with(whole, nothing), message="M")
+    made = GetMessageClass(message_of(schema))
+    messages = [made(), made(a={}), made(all=[{}, {}])]
+    written = [message.SerializeToString() for message in messages]
+    read = ProtobufDecoder(schema, None, ProtobufRules(keeps_empty=True)).decode(pa.array(written))
+    assert read.bad == {}
+    back = ProtobufEncoder(schema, read.column.type).encode(read.column)
+    assert (back.values.to_pylist(), back.bad) == (written, {})
+    dummy = pa.struct([("a", pa.struct([("__dummy_field_in_empty_struct", pa.string())]))])
+    filled = pa.array([{"a": {"__dummy_field_in_empty_struct": "x"}}], dummy)
+    assert ProtobufEncoder(schema, dummy).encode(filled).bad == {
+        0: "a.__dummy_field_in_empty_struct is not null, but the message has no field for it"
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform, DayTransform
-from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
+from spark_connector.loads import compaction
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.history import LoadState
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog
@@ -249,3 +253,66 @@ def test_vacuum_sweeps_what_can_no_longer_be_committed_and_no_named_file(world: 
 def test_there_is_nothing_to_compact_where_there_is_no_table(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no longer exists"):
         compact(iceberg_world(tmp_path, begin=False))
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 30, 2000], ids=["one run", "many runs"])
+def test_files_are_sorted_as_the_table_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """By columns and transforms, nulls and NaN where the order has them; and the file says by which order."""
+    monkeypatch.setattr(compaction, "MOST_WAITING", most_bytes)
+    catalog = open_catalog(name := add_catalog(tmp_path / "c"))
+    schema = Schema(
+        NestedField(1, "text", StringType(), required=False),
+        NestedField(2, "x", DoubleType(), required=False),
+        NestedField(3, "id", LongType(), required=False),
+    )
+    order = SortOrder(
+        SortField(1, TruncateTransform(1), SortDirection.DESC, NullOrder.NULLS_FIRST),
+        SortField(2, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_LAST),
+        SortField(3, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_LAST),
+    )
+    table = catalog.create_table("lake.rows", schema, sort_order=order)
+    dice = random.Random(7)
+    values = [
+        (dice.choice([None, "a1", "a2", "b", "é"]), dice.choice([None, float("nan"), -1.5, 0.5, 2.0]), number)
+        for number in range(300)
+    ]
+    for part in (values[:100], values[100:200], values[200:]):
+        columns = zip(*part, strict=True)
+        types = (pa.string(), pa.float64(), pa.int64())
+        arrays = [pa.array(list(column), type) for column, type in zip(columns, types, strict=True)]
+        table.append(pa.table(arrays, ["text", "x", "id"]))
+    world = IcebergWorld(name, "g")
+    done = compact(world)
+    assert (done.files_before, done.files_after) == (3, 1)
+    (task,) = catalog.load_table("lake.rows").scan().plan_files()
+    assert task.file.sort_order_id == 1
+    found = pyarrow.parquet.read_table(task.file.file_path.removeprefix("file://"))
+
+    def rank(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        text, x, number = row
+        letter = (0, 0) if text is None else (1, -ord(text[0]))
+        return letter, (2, 0) if x is None else (1, 0) if x != x else (0, x), -number
+
+    assert found.column("id").to_pylist() == [row[2] for row in sorted(values, key=rank)]
+
+
+def test_a_partition_field_that_was_dropped_in_format_version_1(tmp_path: Path) -> None:
+    """It stays in the spec as `void`, which is null in new files: loads and compactions write beside it."""
+    columns = iceberg_world(tmp_path).table().schema()
+    catalog = open_catalog(name := add_catalog(tmp_path / "c"))
+    dropped = PartitionField(columns.find_field("offset").field_id, 1000, BucketTransform(2), "dropped")
+    spec, version = PartitionSpec(dropped), {"format-version": "1"}
+    old = catalog.create_table("lake.rows", columns, partition_spec=spec, properties=version)
+    with old.update_spec() as update:
+        update.remove_field("dropped")
+    world = IcebergWorld(name, "g")
+    assert [str(field.transform) for field in world.table().spec().fields] == ["void"]
+    for _ in range(2):
+        world.grow()
+        world.load()
+    check_whole(world)
+    compact(world)
+    check_whole(world)
+    assert len(files(world)) == 1

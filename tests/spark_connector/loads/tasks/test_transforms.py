@@ -82,7 +82,8 @@ def test_a_transform_of_a_column_is_pyicebergs_of_each_value(
     ("transform", "type", "value", "text"),
     [
         ("year(c)", "utc", 56, "2026"),
-        ("year(c)", "utc", -1971, "-0001"),
+        ("year(c)", "utc", -1971, "-1"),
+        ("year(c)", "utc", 8031, "10001"),
         ("month(c)", "utc", -1, "1969-12-01"),
         ("month(c)", "utc", 96_360, "+10000-01-01"),
         ("day(c)", "utc", 20_783, "2026-11-26"),
@@ -189,7 +190,10 @@ def test_a_year_that_delta_does_not_know_is_told_with_its_record() -> None:
     table = pa.table(columns).set_column(0, "at", pa.array(columns["at"], pa.int32()).cast(pa.date32()))
     for transform in ("at", "day(at)", "month(at)"):
         fields = bind(parse_partition_by(transform), pa.schema([("at", pa.date32())]), "delta")
-        with pytest.raises(LoadError, match="record at offset 5 of topic 't', partition 1, lies in a year"):
+        with pytest.raises(
+            LoadError,
+            match="offset 5 of topic 't', partition 1: .* the value lies in a year",
+        ):
             split(table, fields)
         assert len(split(table.slice(0, 1), fields)) == 1
 
