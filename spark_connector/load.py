@@ -17,7 +17,8 @@ says; a record without a value deletes the row. `envelope`: none (default), the 
 `order_by`: a column that orders the records of a key that is in several partitions, which is refused without it. See
 loads/changes.py.
 
-`dead_letters` are records that cannot be decoded (`valueFormat`, `keyFormat`). In a table (`delta:URL`,
+A record that cannot be decoded (`valueFormat`, `keyFormat`) fails the load, unless it is said what becomes of it: by
+`dead_letters`, `max_bad` or the reader's option `mode`. `dead_letters` are such records. In a table (`delta:URL`,
 `iceberg:NAMESPACE.TABLE`) each of them is exactly once, and the rows leave it out; the parse mode does not matter.
 `topic:NAME` is the option `badRecordsTopic`.
 

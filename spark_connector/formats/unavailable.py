@@ -124,13 +124,22 @@ class _Known:
         self._has_length[lengths] = True
 
     def mask(self, column: pa.Array) -> np.ndarray[Any, Any]:
-        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        mask: np.ndarray[Any, Any] = self._has_length[np.minimum(lengths, len(self._has_length) - 1)]
+        ends = _ends_of(column)
+        mask: np.ndarray[Any, Any] = self._has_length[np.minimum(ends[1:] - ends[:-1], len(self._has_length) - 1)]
         rows = np.flatnonzero(mask)
         if len(rows):
             plain = column.take(pa.array(rows)).cast(self._values.type)
             mask[rows] = pc.is_in(plain, self._values).to_numpy(zero_copy_only=False)
         return mask
+
+
+def _ends_of(column: pa.Array) -> np.ndarray[Any, Any]:
+    """Where the first of the texts begins, then where each ends; what a null has there does not matter."""
+    width = np.int64 if _any(column.type, (pa.types.is_large_string, pa.types.is_large_binary)) else np.int32
+    ends = column.buffers()[1]
+    if ends is None or not ends.size:
+        return np.zeros(len(column) + 1, width)
+    return np.frombuffer(ends, width)[column.offset :][: len(column) + 1]
 
 
 def can_hold(kind: pa.DataType) -> bool:

@@ -424,8 +424,11 @@ def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: 
     if not (bad if most is None else most.is_exceeded(_total(bad), read)):
         return
     first = bad[min(bad)]
-    found = "are malformed"
-    ways = ", keep such records apart (dead_letters, --dead-letters), or load them as NULL (option mode=PERMISSIVE)"
+    found, apart = "are malformed", ", keep such records apart (dead_letters, --dead-letters), or "
+    ways = f"{apart}load them as NULL (option mode=PERMISSIVE)"
+    if record.upsert is not None:
+        found += " (cannot be decoded, and would count as a delete)"
+        ways = f"{apart}leave them out (option mode=DROPMALFORMED)"
     if most is not None:
         found, ways = f"cannot be decoded, more than max_bad (--max-bad) {most.text} allows", ", or with a higher limit"
     raise LoadError(

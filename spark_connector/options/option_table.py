@@ -354,8 +354,9 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "mode",
-        "what happens to a record that cannot be decoded: PERMISSIVE (null, with its bytes in `_corrupt_record`), "
-        "DROPMALFORMED or FAILFAST (ours, as in from_json)",
+        "what happens to a record that cannot be decoded: PERMISSIVE (the column is null as a whole, with its bytes in "
+        "`_corrupt_record`; from_json would keep the fields that fit), DROPMALFORMED or FAILFAST. A load without it "
+        "fails, unless it is said otherwise what becomes of them (ours; docs/how-to/value-formats.md)",
         "PERMISSIVE",
     ),
     Option(

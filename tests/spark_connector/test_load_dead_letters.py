@@ -185,7 +185,7 @@ def test_a_limit_may_stand_for_itself(loads: Loads) -> None:
 
 def test_to_begin_or_end_with_dead_letters_is_a_change_of_what_is_read(loads: Loads) -> None:
     loads.topic.produce([GOOD, BAD], partition=0)
-    loads(dead_letters=None)
+    loads(dead_letters=None, options={**JSON, "mode": "PERMISSIVE"})
     loads.topic.produce([GOOD, BAD], partition=0)
     with pytest.raises(ConfigError, match="dead_letters=a table"):
         loads()

@@ -98,6 +98,9 @@ class Collected:
     def __init__(self) -> None:
         self.bad: dict[int, str] = {}
 
+    def look(self, *_decoded: object) -> None:
+        pass
+
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
         self.bad.update(zip(records["offset"].to_pylist(), reasons, strict=True))
 
