@@ -122,13 +122,15 @@ def _write_directly(
     """
     options = _options_of(request.options, record)
     if record.upsert is None:
-        layout = destination.file_layout(record, _layout_of(request, record, options))
+        layout = rows = _layout_of(request, record, options)
     else:  # the tasks write the records, of which the commit makes the table's rows
         layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
-        destination.file_layout(record, table_layout(record, layout))
+        rows = table_layout(record, layout)
     beside = None
     if letters is not None:
         beside = letters.file_layout(record, layout.compression, layout.target_file_size)
+    fitted = destination.file_layout(record, rows)
+    layout = fitted if record.upsert is None else layout
     place = destination.stage(record)
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place))
     if letters is not None and beside is not None:
