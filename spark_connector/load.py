@@ -48,6 +48,7 @@ from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.write import Findings, write_load
 from spark_connector.maintenance import recover
+from spark_connector.offset_store.base import OffsetConflict
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -154,6 +155,16 @@ def load(
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
+    try:
+        return _run_load(request, session, on_phase)
+    except OffsetConflict as error:
+        raise OffsetConflict(
+            f"{error}. Nothing is lost, and nothing is there twice: run it again. If this happens often, two processes "
+            f"load for group '{request.target.group}': stop one of them"
+        ) from error
+
+
+def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     with contextlib.ExitStack() as opened:
         destination = opened.enter_context(open_destination(request.target))
         on_phase("repair", None)

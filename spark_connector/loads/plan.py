@@ -57,9 +57,12 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
             stored, positions, bounds, assigned = look_up(
                 reader, request.source, lambda partitions: (destination.log.offsets(partitions), newest)
             )
-        ranges = plan_ranges(
-            stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
-        )
+        try:
+            ranges = plan_ranges(
+                stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
+            )
+        except DataLoss as error:
+            raise DataLoss(error.condition, f"{error.message} {_GO_ON}") from error
         reached = plan_positions(positions, stored, ranges, bounds)
     else:
         loads = _loads_since(request, earlier or destination.log)
@@ -212,6 +215,13 @@ def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned
     with contextlib.closing(open_offset_reader(options)) as reader:
         return reader.assigned(optional=optional)
 
+
+_GO_ON = (
+    "Nothing was loaded. To go on behind the loss, with the rows of before beside the new ones, run the load once with "
+    "option failOnDataLoss=false (--option failOnDataLoss=false). To keep them apart, and in any case with "
+    "mode=upsert, load into a new table or directory"
+)
+"""What to do when records are lost, such as those of a topic that was made again."""
 
 StoredAt = Callable[[Sequence[TopicPartition]], tuple[dict[TopicPartition, int], LoadRecord | None]]
 """Gives the group's offsets, of these partitions at least, and its newest load."""

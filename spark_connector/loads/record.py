@@ -20,6 +20,7 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import text_without_secrets
 from spark_connector.loads.upsert import Upsert
+from spark_connector.loads.way_out import way_out
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting, one_line
 
@@ -50,8 +51,9 @@ class LoadTooLarge(LoadError):
 
 def failed_load(text: str, failure: BaseException | str) -> LoadError:
     """LoadInterrupted if the failure heals by waiting (spark_connector/outages.py), else LoadError. `text` may quote a
-    library, which may quote URLs with their secrets: these are hidden."""
-    return (LoadInterrupted if heals_by_waiting(failure) else LoadError)(text_without_secrets(one_line(text)))
+    library, which may quote URLs with their secrets: these are hidden. What a person can do is put behind it."""
+    told = text_without_secrets(one_line(text))
+    return LoadInterrupted(told) if heals_by_waiting(failure) else LoadError(f"{told}{way_out(told)}")
 
 
 def published_directory(load_id: str) -> str:

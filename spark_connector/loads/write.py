@@ -165,16 +165,20 @@ def _write_directly(
     Nothing is staged before both tables are known to take their rows.
     """
     if record.upsert is None:
-        layout = destination.file_layout(record, _layout_of(request, record, options))
-        wanted = [pick.path for pick in layout.columns.picks]
+        layout = rows = _layout_of(request, record, options)
     else:  # the tasks write the records, of which the commit makes the table's rows
         layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
-        destination.file_layout(record, table_layout(record, layout))
-        wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
-    options = _looking_for_placeholders(options, wanted)
+        rows = table_layout(record, layout)
     beside = None
     if letters is not None:
         beside = letters.file_layout(record, layout.compression, layout.target_file_size)
+    fitted = destination.file_layout(record, rows)
+    if record.upsert is None:
+        layout = fitted
+        wanted = [pick.path for pick in layout.columns.picks]
+    else:
+        wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
+    options = _looking_for_placeholders(options, wanted)
     place = destination.stage(record)
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
     if letters is not None and beside is not None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from spark_connector.destinations import existing_format, open_destination
+from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.addresses import is_database_url, storage_options_for
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.grammar import parse_columns
@@ -117,6 +118,16 @@ def for_query(sides: Sides, mode: Mode) -> Sides:
     if mode is Mode.STREAM and (sides.history.column is not None or sides.made is not None):
         topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan are as they were fetched
     return replace(sides, topics=topics)
+
+
+def gone_since_plan(sides: Sides, error: DataLoss, *, batch: bool) -> ConnectorError:
+    """The error for records that the topics had when the query was planned: the table may have them by now."""
+    how = "run the query again" if batch else "run it with a new checkpoint and an empty output"
+    text = (
+        f"{error.message} If a load of group '{sides.history.group}' has copied these records into the table since the "
+        f"query was planned, nothing is lost: {how}, and it reads them from there."
+    )
+    return ConnectorError("PYKAFKA_HISTORY_GONE", text) if batch else DataLoss(error.condition, text)
 
 
 def _fitted_columns(history: HistoryOptions, found: TableSnapshot, given: Mapping[str, str], mode: Mode) -> Sides:

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_connector.errors import ConnectorError
+from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot, no_longer_there
 from spark_connector.read.micro_batches import BatchPlan, MicroBatches
 from spark_connector.read.stream_offset import Document, StreamOffset
-from spark_connector.union_read.sides import Sides
+from spark_connector.union_read.sides import Sides, gone_since_plan
 from spark_connector.union_read.union_plan import files_at, plan_union
 
 _HISTORY = "history"
@@ -94,11 +94,12 @@ class UnionBatches(MicroBatches):
         if self._wrong is not None and start == self._begin:
             raise self._wrong
         found = HistoryOffset.of(start)
-        if found is None:
-            return super().next_end(start, **limits)
-        if found.is_done:
+        if found is None or found.is_done:
             begin = _without(start)
-            end = super().next_end(begin, **limits)
+            try:
+                end = super().next_end(begin, **limits)
+            except DataLoss as error:
+                raise gone_since_plan(self._sides, error, batch=False) from error
             return start if end == begin else end
         left = self._files(found)[found.at :]
         count = count_files(left, limits.get("cap"), limits.get("byte_cap"))

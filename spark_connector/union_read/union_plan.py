@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from broker.client.partition_offsets import NO_EPOCH
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import DataLoss
 from spark_connector.loads.plan import look_up
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rules import plan_starts
@@ -25,6 +26,8 @@ from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offset
 from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
 
 logger = logging.getLogger("pykafka.spark")
+
+_TRIES = 5  # beside loads and retention
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,19 @@ def plan_union(sides: Sides) -> UnionPlan:
 
     options = sides.topics
     with open_table(sides.history) as destination, contextlib.closing(open_offset_reader(options)) as reader:
-        stored, positions, bounds, assigned = look_up(reader, options, stored_at)
-        snapshot = found[-1]
+        for tries_left in reversed(range(_TRIES)):
+            stored, positions, bounds, assigned = look_up(reader, options, stored_at)
+            snapshot = found[-1]
+            try:
+                starts = plan_starts(stored, bounds, fail_on_data_loss=True)
+                break
+            except DataLoss:
+                if tries_left and destination.snapshot(assigned.partitions).number > snapshot.number:
+                    continue  # a load has copied the records before retention deleted them
+            starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
+            break
         refuse_changed_reading(sides, snapshot.newest)
         _report_left_out(snapshot, assigned.partitions, sides)
-        starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
         ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
         whole = keep_offsets(batch_ranges(starts, ends), options.filters)
         tell_plan(whole, beside=snapshot.files)

@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_connector.entry_point import entry_point
+from spark_connector.errors import DataLoss
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.read.readers import KafkaInputPartition, read_partition
 from spark_connector.read.stream_offset import Document
 from spark_connector.spark_versions import ADMISSION_CONTROL
 from spark_connector.union_read.history_files import FilesToRead, read_history
-from spark_connector.union_read.sides import Sides
+from spark_connector.union_read.sides import Sides, gone_since_plan
 
 if TYPE_CHECKING or ADMISSION_CONTROL:
     from spark_connector.read.readers import LimitedStreamReader as StreamReader
@@ -54,7 +55,10 @@ class UnionBatchReader(DataSourceReader):
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_side(self._sides, partition)
+        try:
+            yield from read_side(self._sides, partition)
+        except DataLoss as error:
+            raise gone_since_plan(self._sides, error, batch=True) from error
 
 
 class UnionStreamReader(StreamReader):
@@ -70,7 +74,10 @@ class UnionStreamReader(StreamReader):
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_side(self._sides, partition)
+        try:
+            yield from read_side(self._sides, partition)
+        except DataLoss as error:
+            raise gone_since_plan(self._sides, error, batch=False) from error
 
     def _tasks(self, start: Document, end: Document) -> list[InputPartition]:
         found = self._driver().files(start, end)

@@ -32,6 +32,10 @@ from spark_connector.loads.times import as_text, fits_python, without_times
 ATTEMPT = "pykafka_attempt"
 """Column of the staging table: the attempt of a task that wrote the row."""
 
+_PACKAGES = {"psycopg2": "psycopg2-binary", "psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}
+"""The package of a driver's module, where its name is another one."""
+_OTHER_DRIVER = "postgresql+psycopg://… or mysql+pymysql://…"
+
 _LOCK_SECONDS = 600  # SQLite has one writer at a time; the others wait
 
 
@@ -40,10 +44,19 @@ def open_engine(url: str) -> Engine:
     arguments = {"timeout": _LOCK_SECONDS} if url.startswith("sqlite") else {}
     try:
         return sqlalchemy.create_engine(url, poolclass=NullPool, hide_parameters=True, connect_args=arguments)
-    except (ArgumentError, NoSuchModuleError) as error:
+    except NoSuchModuleError:
+        raise ConfigError(
+            f"SQLAlchemy knows no database '{url.partition('://')[0]}': install the package that has this dialect, or "
+            "mend the URL"
+        ) from None
+    except ArgumentError as error:
         raise ConfigError(f"'to' is no database URL that SQLAlchemy can use: {type(error).__name__}") from None
     except ImportError as error:
-        raise ConfigError(f"the driver of this database is not installed: {error}") from error
+        module = (error.name or "").partition(".")[0]
+        raise ConfigError(
+            f"the driver of this database is not installed: {error}. pip install {_PACKAGES.get(module, module)}, or "
+            f"name a driver that is installed in the URL, such as {_OTHER_DRIVER}"
+        ) from error
 
 
 def make_table(engine: Engine, table: Table) -> None:

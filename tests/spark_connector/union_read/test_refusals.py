@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import open_storage
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
@@ -38,6 +40,46 @@ def test_retention_that_has_eaten_the_gap(loads: UnionLoads, data: TopicData, ca
         rows = positions(loads.read(failOnDataLoss="false"))
     assert rows == [row for row in data.positions() if row[1:] not in {(0, 10), (0, 11)}]
     assert "2 offsets were deleted" in caplog.text
+
+
+def test_records_that_a_load_copies_and_retention_deletes_during_the_plan(
+    loads: UnionLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table was opened before: the plan begins again, with the table as it is now; also where losses are let be."""
+    from spark_connector.read.offset_reader import OffsetReader
+
+    loads.must_load()
+    earliest, meddling = OffsetReader.earliest, iter([True, True])
+
+    def late(reader: OffsetReader, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        if next(meddling, False):
+            data.produce(10)
+            with monkeypatch.context() as patch:
+                patch.setattr(OffsetReader, "earliest", earliest)
+                loads.must_load()
+            Topic.eat(loads.bootstrap, loads.topic, 0, before=data.ends[0])
+        return earliest(reader, partitions)
+
+    monkeypatch.setattr(OffsetReader, "earliest", late)
+    assert positions(loads.read()) == data.positions()
+    meddling = iter([True])
+    assert positions(loads.read(failOnDataLoss="false")) == data.positions()
+
+
+def test_records_that_a_load_copies_and_retention_deletes_after_the_plan(loads: UnionLoads, data: TopicData) -> None:
+    loads.must_load()
+    data.produce(10)
+    reader, tasks = loads.plan()
+    loads.must_load()
+    Topic.eat(loads.bootstrap, loads.topic, 0, before=data.ends[0])
+
+    def read_all() -> list[pa.RecordBatch]:
+        return [batch for task in tasks for batch in reader.read(task)]
+
+    with pytest.raises(ConnectorError, match=r"PYKAFKA_HISTORY_GONE.* nothing is lost: run the query again") as caught:
+        read_all()
+    assert not isinstance(caught.value, DataLoss)
+    assert positions(loads.read()) == data.positions(), "as it says"
 
 
 def test_a_topic_that_was_created_again(loads: UnionLoads, data: TopicData, broker: Kafka) -> None:
