@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.log.manager import LogManager
+from broker.verdict import Verdict
 
-OK = "ok"
+OK = str(Verdict.OK)
 _ZOOKEEPER = ("zookeeper", "no ZooKeeper server answers (zookeeper.connect)")
 _LOCAL_STORE = ("metadata", "the metadata file cannot be written; the log says why")
 
@@ -38,17 +39,22 @@ class Health:
     def report(self) -> tuple[bool, dict[str, Any]]:
         """Whether all checks pass, and the JSON of the response. Blocks: it looks at the directories.
 
+        A check that cannot look is unknown, which is not well.
+
         An archive that does not go on is told, and no reason to restart a broker: it serves, and keeps all records.
         """
         name, problem = self._store
         checks = {
-            name: OK if self.zookeeper_connected() else problem,
-            "log.dirs": "; ".join([*self.directory_problems().values(), *self._offline_partitions()]) or OK,
+            name: _looked_at(lambda: "" if self.zookeeper_connected() else problem),
+            "log.dirs": _looked_at(
+                lambda: "; ".join([*self.directory_problems().values(), *self._offline_partitions()])
+            ),
         }
         well = all(result == OK for result in checks.values())
-        status = OK if well else "failing"
+        wrong = any(result != OK and not result.startswith(Verdict.UNKNOWN) for result in checks.values())
+        status = OK if well else "failing" if wrong else str(Verdict.UNKNOWN)
         if self._archive is not None:
-            checks["archive"] = self._archive() or OK
+            checks["archive"] = _looked_at(self._archive)
             if well and checks["archive"] != OK:
                 status = "degraded"
         return well, {"status": status, "broker.id": self._broker_id, "checks": checks}
@@ -72,3 +78,11 @@ class Health:
             if log.failure:
                 problems.setdefault(log.directory.parent, log.failure)
         return problems
+
+
+def _looked_at(look: Callable[[], str]) -> str:
+    """What a check says; OK where that is nothing."""
+    try:
+        return look() or OK
+    except OSError as error:
+        return f"{Verdict.UNKNOWN}: it could not be looked at: {error}"

@@ -88,3 +88,17 @@ def test_a_port_that_is_taken_is_named() -> None:
     with pytest.raises(ConfigError, match=f"metrics.listener=HTTP://127.0.0.1:{port}: .*in use"):
         HttpListener(f"HTTP://127.0.0.1:{port}")
     first.close()
+
+
+def test_a_check_that_cannot_look_is_unknown_and_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = LogManager([tmp_path], SystemClock())
+    health_of_one = Health(7, logs, lambda: True)
+
+    def away() -> dict[Path, str]:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(logs, "disk_failures", away)
+    well, report = health_of_one.report()
+    assert (well, report["status"]) == (False, "unknown")
+    assert report["checks"]["log.dirs"] == "unknown: it could not be looked at: no answer"
+    assert Health(7, logs, lambda: False).report()[1]["status"] == "failing", "what is wrong counts for more"

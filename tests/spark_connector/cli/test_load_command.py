@@ -215,3 +215,26 @@ def test_an_unreachable_broker_is_one_line_without_a_traceback(tmp_path: Path) -
     assert failed.returncode == 1
     assert "127.0.0.1:1" in failed.stderr.splitlines()[-1]
     assert "Traceback" not in failed.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["--columns", "value.celcius"], "--columns value.celcius: 'value' has no field 'celcius'"),
+        (["--format", "delta", "--columns", "value.celcius,key"], "'value' has no field 'celcius'"),
+        (["--format", "delta", "--mode", "upsert", "--key", "nobody"], "--key names nobody"),
+    ],
+)
+def test_what_needs_no_record_is_checked_before_a_load_says_that_it_writes(
+    broker: Kafka, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], refused: str
+) -> None:
+    data = TopicData(broker.bootstrap, topic, partitions=1)
+    data.produce(2)
+    place = ["--to", str(tmp_path / "rows"), "--group", topic, "--topic", topic, "-b", broker.bootstrap]
+    typed = ["--option", "valueFormat=json", "--option", "valueSchema=celsius INT"]
+    with pytest.raises(SystemExit) as ended:
+        main(["load", *place, *typed, *arguments])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2, said
+    assert refused in said
+    assert "writing" not in said

@@ -145,7 +145,7 @@ def test_old_entries_are_forgotten_and_loads_stay_in_the_list(loads: PlainLoads)
         (["show", "nobody", "--to", "/nowhere", "--group", "g"], "/nowhere holds no loads, of group 'g' or any other"),
         (["rewind", "--to-load", "nobody", "--yes", "--to", "/nowhere", "--group", "g"], "/nowhere holds no loads"),
         (["--to", "x", "--group", "a/b"], "group 'a/b' cannot be used"),
-        (["--to", "x", "--group", "g", "--offsets", "zookeeper"], "needs 'zookeeper_connect'"),
+        (["--to", "x", "--group", "g", "--offsets", "zookeeper"], "--offsets zookeeper needs --zookeeper: host:port"),
         (["--to", "x", "--group", "g", "--hadoop", "y"], "--hadoop y: expected KEY=VALUE"),
         (["--to", "x", "--group", "g", "--hadoop", "y=z"], "--hadoop has settings of Hadoop's clients"),
         (["--to", "x", "--group", "g", "--storage-option", "y=z"], "'x' is a local directory, which takes none"),

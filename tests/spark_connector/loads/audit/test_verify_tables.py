@@ -238,14 +238,15 @@ def test_rows_without_a_position_are_unreadable(sqlite: DatabaseWorld, verified:
     assert wrong.problems == ("its rows cannot be read: a row has no topic, partition or offset",)
 
 
-def test_a_database_without_the_columns_is_unverifiable(sqlite: DatabaseWorld, verified: Verified) -> None:
+def test_a_database_without_the_columns_is_unknown(sqlite: DatabaseWorld, verified: Verified) -> None:
     execute(sqlite, 'ALTER TABLE rows DROP COLUMN "offset"')
     found = verified(sqlite)
-    assert found.ok
-    assert [load.verdict for load in found.loads] == ["unverifiable"] * 2
-    assert found.loads[0].notes == ("table rows has no column offset: its rows cannot be told apart",)
+    assert (found.verdict, [load.verdict for load in found.loads]) == ("unknown", ["unknown"] * 2)
+    assert found.loads[0].unread == ("table rows has no column offset: its rows cannot be told apart",)
     execute(sqlite, "DROP TABLE rows")
-    assert "table rows no longer exists" in verified(sqlite).loads[0].notes[0]
+    found = verified(sqlite)
+    assert "table rows no longer exists" in found.loads[0].unread[0]
+    assert found.unread == ("table rows no longer exists",)
 
 
 def test_a_schema_and_names_to_be_quoted(postgres: str, data: TopicData, verified: Verified) -> None:
@@ -262,9 +263,9 @@ def test_a_schema_and_names_to_be_quoted(postgres: str, data: TopicData, verifie
 def test_pruned_loads_are_said_to_be_forgotten(sqlite: DatabaseWorld, verified: Verified) -> None:
     assert prune(sqlite.target, 1) == [1]
     found = verified(sqlite)
-    assert found.ok
+    assert found.verdict == "unknown"
     assert [load.verdict for load in found.loads] == ["ok"]
-    assert found.notes == ("The commit log has forgotten what load number 1 was.",)
+    assert found.unread == ("The commit log has forgotten what load number 1 was.",)
 
 
 def test_files_that_are_missing_or_damaged_in_a_delta_table_are_named(delta: DeltaWorld, verified: Verified) -> None:
