@@ -80,7 +80,7 @@ UI_MAY_IMPORT = (
     *("spark_connector.cli.session", "spark_connector.cli.load_options", "broker.storage"),
 )
 CONNECTOR_MAY_IMPORT = (
-    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage"),
+    *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.patterns"),
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",
