@@ -19,8 +19,9 @@ from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
-from broker.client.committed_offsets import offsets_of_groups
+from broker.client.committed_offsets import CommittedOffset, offsets_of_groups
 from broker.client.denials import DENIED
+from broker.client.group_descriptions import lag_of, offsets_of_share_groups
 from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
@@ -286,12 +287,21 @@ class Sampler:
             logger.debug("no groups: %s", error)
             coordinators = {}
         for node, listed in coordinators.items():
-            offsets = offsets_of_groups(self._cluster.connection(node), [one.group_id for one in listed])
+            connection = self._cluster.connection(node)
+            shares = [one.group_id for one in listed if one.group_type.lower() == "share"]
+            shared = offsets_of_share_groups(connection, shares) if shares else {}
+            offsets = offsets_of_groups(connection, [one.group_id for one in listed if one.group_id not in shares])
+            offsets |= {
+                name: {tp: CommittedOffset(one.start, "") for tp, one in of.items()} for name, of in shared.items()
+            }
             active = {one.group_id for one in listed if one.state not in ("Empty", "Dead")}
             members = self._admin.members_of_groups(node, [one for one in listed if one.group_id in active])
             for one in listed:
                 before = self.snapshot.groups.get(one.group_id)
                 known = offsets.get(one.group_id, before.offsets if before else {})
+                told = {tp: at.lag for tp, at in shared.get(one.group_id, {}).items()} or (
+                    before.told if before else {}
+                )
                 its = members.get(one.group_id, ())
                 is_known = one.group_id in members or one.group_id not in active
                 groups[one.group_id] = Group(
@@ -302,6 +312,7 @@ class Sampler:
                     type=one.group_type,
                     members=len(its) if is_known else -1,
                     assigned=frozenset(tp for member in its for tp in member.partitions),
+                    told=told,
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
         if self._read.is_due(time.time()):
@@ -333,11 +344,13 @@ def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[
     for tp, at in group.offsets.items():
         known = partitions.get(tp)
         if known is not None and known.end >= 0:
-            found[tp] = max(known.end - at.offset, 0)
+            found[tp] = lag_of(at.offset, known.end, group.told.get(tp))
     return found
 
 
 def _unread(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
+    if group.is_share:  # what its members begin with is the group's own setting, share.auto.offset.reset
+        return {}
     known = ((tp, partitions[tp]) for tp in group.uncommitted if tp in partitions)
     return {tp: one.records for tp, one in known if one.start >= 0 and one.end >= 0}
 

@@ -96,6 +96,17 @@ class Group:
     """-1 if they are not known: this client may not see them, or another API tells."""
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    told: Mapping[TopicPartition, int | None] = dataclasses.field(default_factory=dict)
+    """The lags that brokers tell of a share group, which finishes records in any order."""
+
+    @property
+    def is_share(self) -> bool:
+        return self.type.lower() == "share"
+
+    @cached_property
+    def is_lag_known(self) -> bool:
+        """Of each of its partitions, and of at least one; or what is unread there."""
+        return bool(self.partitions) and all(tp in self.lags or tp in self.unread for tp in self.partitions)
 
     @cached_property
     def lag(self) -> int:

@@ -46,7 +46,7 @@ from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
 from broker.client.denials import refusal
-from broker.client.group_descriptions import describe_group, members_of_groups, share_group_offsets
+from broker.client.group_descriptions import ShareOffset, describe_group, members_of_groups, share_group_offsets
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -280,9 +280,9 @@ class Admin:
         """All committed offsets of a group; each is the next offset to read."""
         return GroupOffsets(self.cluster, group).fetch()
 
-    def share_group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Where a share group (KIP-932) begins in its partitions: all before that is done. Those that no member has
-        read yet are left out."""
+    def share_group_offsets(self, group: str) -> dict[TopicPartition, ShareOffset]:
+        """Where a share group (KIP-932) begins in its partitions, and its lag. Those that no member has read yet are
+        left out."""
         return share_group_offsets(self.cluster, group)
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

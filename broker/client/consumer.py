@@ -30,7 +30,7 @@ from broker.client.fetch_protocol import FetchFrom, FetchLimits
 from broker.client.fetcher import measure_batches
 from broker.client.leader_fetches import LeaderFetches
 from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, Position, list_offsets, offsets_at
-from broker.client.topic_filter import TopicFilter
+from broker.client.topic_filter import Pattern, TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
@@ -147,8 +147,8 @@ class Consumer(AutoCloseable):
         self,
         topics: Iterable[str] | None = None,
         *,
-        pattern: str | None = None,
-        exclude: str | None = None,
+        pattern: str | Pattern | None = None,
+        exclude: str | Pattern | None = None,
         on_assign: Callable[[list[TopicPartition]], object] | None = None,
         on_revoke: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:

@@ -6,10 +6,11 @@ share group by ShareGroupDescribe.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from broker.client.admin_types import GroupDescription, GroupListing, MemberDescription
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
 from broker.client.coordinator import Coordinator
@@ -62,16 +63,50 @@ def members_of_groups(
     return found
 
 
-def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """Where a share group begins in its partitions: all before is done. Those that nobody has read are left out."""
+class ShareOffset(NamedTuple):
+    """Where a share group begins in a partition: all before is done. `lag`: the records from there on that are not
+    done; None from a broker that does not tell (before Kafka 4.2)."""
+
+    start: int
+    lag: int | None
+
+
+def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareOffset]:
+    """Those of its partitions that a member has read from."""
     answer = Coordinator(cluster, group).ask(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-        {"groups": [{"group_id": group, "topics": None}]},
+        _all_offsets([group]),
         lambda answer: [(answer.groups[0].error_code, "describing the offsets")],
     )
-    rows = partition_rows(answer.groups[0].topics, topic="topic_name")
+    return _share_offsets(answer.groups[0])
+
+
+def offsets_of_share_groups(
+    connection: BrokerConnection, groups: Sequence[str]
+) -> dict[str, dict[TopicPartition, ShareOffset]]:
+    """The same of share groups that this broker coordinates, for those who only watch: refused ones are left out."""
+    found = {}
+    for start in range(0, len(groups), _AT_ONCE):
+        asked = _all_offsets(groups[start : start + _AT_ONCE])
+        rows = connection.request(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, asked).groups
+        found.update({str(row.group_id): _share_offsets(row) for row in rows if row.error_code is ErrorCode.none})
+    return found
+
+
+def lag_of(offset: int, end: int, told: int | None = None) -> int:
+    """Records of a partition that a group has still to read. `told`: what the broker says of a share group."""
+    return max(0, end - offset) if told is None else told
+
+
+def _all_offsets(groups: Sequence[str]) -> Mapping[str, Any]:
+    return {"groups": [{"group_id": group, "topics": None} for group in groups]}
+
+
+def _share_offsets(group: Any) -> dict[TopicPartition, ShareOffset]:
     return {
-        tp: row.start_offset for tp, row in rows.items() if row.error_code is ErrorCode.none and row.start_offset >= 0
+        tp: ShareOffset(row.start_offset, lag if (lag := int(field(row, "lag", -1))) >= 0 else None)
+        for tp, row in partition_rows(group.topics, topic="topic_name").items()
+        if row.error_code is ErrorCode.none and row.start_offset >= 0
     }
 
 

@@ -7,18 +7,24 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.errors import ConfigError
+from broker.patterns.java import JavaPattern, UnsupportedPattern
+
+Pattern = re.Pattern[str] | JavaPattern
 
 
 class TopicFilter(NamedTuple):
     """`names`, or every topic whose name fully matches `pattern`; without those that match `exclude`."""
 
     names: tuple[str, ...] = ()
-    pattern: re.Pattern[str] | None = None
-    exclude: re.Pattern[str] | None = None
+    pattern: Pattern | None = None
+    exclude: Pattern | None = None
 
     @classmethod
-    def parse(cls, topics: Iterable[str] | None, pattern: str | None, exclude: str | None) -> TopicFilter:
-        """Check and compile the arguments; `exclude` alone means all other topics. Raises ConfigError."""
+    def parse(
+        cls, topics: Iterable[str] | None, pattern: str | Pattern | None, exclude: str | Pattern | None
+    ) -> TopicFilter:
+        """Check and compile the arguments; `exclude` alone means all other topics. Text is Python's regular expression.
+        Raises ConfigError."""
         if topics is not None and pattern is not None:
             raise ConfigError("subscribe to topics or to a pattern, one of the two")
         if topics is None and pattern is None and exclude is None:
@@ -37,9 +43,17 @@ class TopicFilter(NamedTuple):
         return sorted(topic for topic in found if self.exclude is None or not self.exclude.fullmatch(topic))
 
 
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
-    if pattern is None:
-        return None
+def java_pattern(pattern: str | None) -> JavaPattern | None:
+    """A pattern of topics in Java's language. Raises ConfigError."""
+    try:
+        return None if pattern is None else JavaPattern(pattern)
+    except UnsupportedPattern as error:
+        raise ConfigError(f"the topic pattern {pattern!r} cannot be taken: {error}") from None
+
+
+def _compiled(pattern: str | Pattern | None) -> Pattern | None:
+    if not isinstance(pattern, str):
+        return pattern
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -30,7 +30,7 @@ from broker.client.assignors import Member, assign_range
 from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import ClientSettings
 from broker.client.consumer import Consumer, ConsumerRecord
-from broker.client.topic_filter import TopicFilter
+from broker.client.topic_filter import TopicFilter, java_pattern
 from broker.errors import ConfigError, ProtocolError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
@@ -62,9 +62,9 @@ def decode_threads(consumer_id: str, data: bytes, existing: Iterable[str]) -> di
         topics: dict[str, int] = {}
         for name, count in threads.items():
             if kind == _WHITE_LIST:
-                named = TopicFilter.parse(None, name, None).of(existing)
+                named = TopicFilter.parse(None, java_pattern(name), None).of(existing)
             elif kind == _BLACK_LIST:
-                named = TopicFilter.parse(None, None, name).of(existing)
+                named = TopicFilter.parse(None, None, java_pattern(name)).of(existing)
             else:
                 named = [name]
             topics.update(dict.fromkeys(named, count))
@@ -155,9 +155,9 @@ class ZooKeeperConsumer(AutoCloseable):
     ) -> None:
         """Subscribe to `topics`, or to those that match `pattern`, or to those that `exclude` does not match.
 
-        Raises ConfigError.
+        Patterns are Java's, because Java's members of the group read them too. Raises ConfigError.
         """
-        wanted = TopicFilter.parse(topics, pattern, exclude)
+        wanted = TopicFilter.parse(topics, java_pattern(pattern), java_pattern(exclude))
         self._registry.register(self.group, self.consumer_id, encode_subscription(wanted, time.time_ns() // 1_000_000))
         self._wanted = wanted
         if self._unwatch is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
+from broker.patterns.java import JavaPattern, UnsupportedPattern
 
 TOPICS_EXCLUDE: Final = (r".*[\-\.]internal", r".*\.replica", "__.*")
 GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
@@ -32,12 +33,12 @@ _PATTERN: Final = re.compile(r"[\\^$*+?{}\[\]|()]")
 class NameFilter(NamedTuple):
     """Names, or patterns that match a whole name; a name that matches `exclude` is left out in any case."""
 
-    include: tuple[re.Pattern[str], ...]
-    exclude: tuple[re.Pattern[str], ...] = ()
+    include: tuple[JavaPattern, ...]
+    exclude: tuple[JavaPattern, ...] = ()
 
     @classmethod
     def parse(cls, include: Iterable[str], exclude: Iterable[str], option: str) -> NameFilter:
-        """`option` is named in errors. Raises ConfigError for what is no regular expression."""
+        """`option` is named in errors. Raises ConfigError for what is no pattern of Java, as MirrorMaker's are."""
         return cls(_compiled(include, f"--{option}"), _compiled(exclude, f"--{option}-exclude"))
 
     def accepts(self, name: str) -> bool:
@@ -48,16 +49,16 @@ class NameFilter(NamedTuple):
     def missing(self, existing: Iterable[str]) -> list[str]:
         """Plain names in `include` that are not among `existing`."""
         known = set(existing)
-        plain = (pattern.pattern for pattern in self.include if not _PATTERN.search(pattern.pattern))
-        return [name for name in plain if name not in known and not any(map(re.compile(name).fullmatch, known))]
+        plain = (pattern for pattern in self.include if not _PATTERN.search(pattern.pattern))
+        return [one.pattern for one in plain if one.pattern not in known and not any(map(one.fullmatch, known))]
 
 
-def _compiled(texts: Iterable[str], option: str) -> tuple[re.Pattern[str], ...]:
+def _compiled(texts: Iterable[str], option: str) -> tuple[JavaPattern, ...]:
     found = []
     for text in texts:
         try:
-            found.append(re.compile(text))
-        except re.error as error:
+            found.append(JavaPattern(text))
+        except UnsupportedPattern as error:
             raise ConfigError(f"{option} {text}: {error} (a name or a regular expression is expected)") from None
     return tuple(found)
 

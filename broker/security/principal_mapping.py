@@ -4,20 +4,23 @@
 
 The first rule whose pattern matches the whole name gives the user: its replacement with `$1` for what the first group
 matched, in lower (`/L`) or upper case (`/U`). DEFAULT gives the whole name. Kafka's `SslPrincipalMapper` has the same
-grammar; patterns are Python's regular expressions, which differ from Java's in rare constructs.
+grammar. Patterns are Java's: one that Python would understand otherwise is refused when the broker starts, and so is
+a replacement for which Kafka refuses clients.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError, PykafkaError
+from broker.patterns.java import JavaPattern, UnsupportedPattern
 
 _PART: Final = r"(?:\\.|[^\\/])*"
-_RULE: Final = re.compile(rf"\s*(?:(DEFAULT)|RULE:({_PART})/({_PART})/([LU]?))\s*(?:,|$)")
-_PIECE: Final = re.compile(r"\\(.)|\$(\d+)|([^\\$]+|.)", re.DOTALL)
+_RULE: Final = re.compile(rf"\s*(?:(DEFAULT)|RULE:({_PART})/({_PART})/([LU]?))\s*(?:,|\Z)", re.ASCII)
+_PIECE: Final = re.compile(r"\\(.)|\$(\d+)|([^\\$]+|.)", re.DOTALL | re.ASCII)
+_BLANKS: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes away
 _CASES: Final[dict[str, Callable[[str], str]]] = {"L": str.lower, "U": str.upper, "": str}
 
 
@@ -27,13 +30,23 @@ class NoMatchingRule(PykafkaError):
 
 class _Rule(NamedTuple):
     pattern: re.Pattern[str]
+    """Java's, for `re`."""
     replacement: str
     case: str
 
     def apply(self, name: str) -> str | None:
         if self.pattern.fullmatch(name) is None:
             return None
-        return _CASES[self.case](self.pattern.sub(self._expanded, name))
+        return _CASES[self.case]("".join(self._replaced(name)))
+
+    def _replaced(self, name: str) -> Iterator[str]:
+        """As Java's replaceAll: behind an empty match comes a character as it is. Python's `sub` looks there again."""
+        at = copied = 0
+        while at <= len(name) and (match := self.pattern.search(name, at)) is not None:
+            yield name[copied : match.start()] + self._expanded(match)
+            at = copied = match.end()
+            at += match.start() == match.end()
+        yield name[copied:]
 
     def _expanded(self, match: re.Match[str]) -> str:
         return "".join(_expanded_piece(piece, match) for piece in _PIECE.finditer(self.replacement))
@@ -43,7 +56,7 @@ class PrincipalMapping:
     def __init__(self, text: str) -> None:
         """Raises ConfigError for text that is no list of rules, and for patterns that are none."""
         self._rules: list[_Rule | None] = []
-        at, text = 0, text.strip()
+        at, text = 0, text.strip(_BLANKS)
         while at < len(text):
             found = _RULE.match(text, at)
             if found is None:
@@ -52,7 +65,7 @@ class PrincipalMapping:
                     f"behind it, or DEFAULT, separated by commas, at '{text[at : at + 40]}'"
                 )
             default, pattern, replacement, case = found.groups()
-            self._rules.append(None if default else _Rule(_compiled(pattern), replacement, case))
+            self._rules.append(None if default else _rule(pattern, replacement, case))
             at = found.end()
 
     def user_of(self, distinguished_name: str) -> str:
@@ -64,11 +77,20 @@ class PrincipalMapping:
         raise NoMatchingRule(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _rule(text: str, replacement: str, case: str) -> _Rule:
+    """Raises ConfigError."""
     try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"ssl.principal.mapping.rules: the pattern {pattern} is none: {error}") from None
+        pattern = JavaPattern(text).compiled
+    except UnsupportedPattern as error:
+        raise ConfigError(f"ssl.principal.mapping.rules: the pattern {text} cannot be taken: {error}") from None
+    pieces = list(_PIECE.finditer(replacement))
+    missing = [piece[0] for piece in pieces if piece[2] and int(piece[2][0]) > pattern.groups]
+    if any(piece[0] in ("$", "\\") for piece in pieces) or len(missing) > (1 if pattern.groups else 0):
+        raise ConfigError(
+            f"ssl.principal.mapping.rules: the replacement {replacement} names what the pattern {text} has not "
+            f"({pattern.groups} groups); write \\$ for the sign itself"
+        )
+    return _Rule(pattern, replacement, case)
 
 
 def _expanded_piece(piece: re.Match[str], match: re.Match[str]) -> str:

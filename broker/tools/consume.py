@@ -24,6 +24,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
+from broker.patterns.java import JavaPattern, UnsupportedPattern
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     BootstrapServer,
@@ -127,7 +128,8 @@ def consume(options: ConsumeOptions) -> None:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=options.skip_message_on_error)
         with _on_signal(display.stop):
             if settings.group_id and options.partition is None and start is None:
-                consumer.subscribe([options.topic] if options.topic else None, pattern=options.include)
+                pattern = _include(options.include) if options.include is not None else None
+                consumer.subscribe([options.topic] if options.topic else None, pattern=pattern)
             else:
                 consumer.assign(_partitions(consumer, options))
                 if start is not None:
@@ -271,11 +273,16 @@ def _partitions(consumer: Consumer, options: ConsumeOptions) -> list[TopicPartit
     return [TopicPartition(topics[0], partition)]
 
 
-def _matching(consumer: Consumer, include: str) -> list[str]:
+def _include(text: str) -> JavaPattern:
+    """Raises ConfigError."""
     try:
-        pattern = re.compile(include)
-    except re.error as error:
-        raise ConfigError(f"--include {include}: {error}") from error
+        return JavaPattern(text)
+    except UnsupportedPattern as error:
+        raise ConfigError(f"--include {text}: {error}") from None
+
+
+def _matching(consumer: Consumer, include: str) -> list[str]:
+    pattern = _include(include)
     topics = consumer.cluster.topics().values()
     names = sorted(topic.name for topic in topics if not topic.internal and pattern.fullmatch(topic.name))
     if not names:

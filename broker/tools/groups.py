@@ -12,12 +12,14 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
+from broker.client.group_descriptions import lag_of
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
@@ -293,12 +295,21 @@ def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition
     owners = {
         tp: (member.member_id, member.host, member.client_id) for member in group.members for tp in member.partitions
     }
-    offsets = admin.share_group_offsets if group.group_type == "share" else admin.group_offsets
-    return _with_lag(admin, offsets(group.group_id), owners)
+    if group.group_type != "share":
+        return _with_lag(admin, admin.group_offsets(group.group_id), owners)
+    shared = admin.share_group_offsets(group.group_id)
+    lags = {tp: one.lag for tp, one in shared.items()}
+    rows = _with_lag(admin, {tp: one.start for tp, one in shared.items()}, owners, lags)
+    return [
+        row._replace(unread=None) for row in rows
+    ]  # share.auto.offset.reset of the group decides, at the first read
 
 
 def _with_lag(
-    admin: Admin, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, Sequence[str | None]]
+    admin: Admin,
+    committed: Mapping[TopicPartition, int],
+    owners: Mapping[TopicPartition, Sequence[str | None]],
+    told: Mapping[TopicPartition, int | None] = MappingProxyType({}),
 ) -> list[GroupPartition]:
     topics = admin.cluster.topics()
     wanted = sorted(committed.keys() | owners.keys())
@@ -308,7 +319,7 @@ def _with_lag(
     rows = []
     for tp in wanted:
         offset, end = committed.get(tp), ends.get(tp)
-        lag = None if offset is None or end is None else max(0, end - offset)
+        lag = None if offset is None or end is None else lag_of(offset, end, told.get(tp))
         unread = ends[tp] - starts[tp] if tp in starts else None
         member_id, host, client_id = (*owners.get(tp, ()), None, None, None)[:3]
         rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, member_id, host, client_id, unread))
@@ -381,8 +392,8 @@ def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
     without = sum(row.committed is None for row in rows)
     if without:
         note(
-            f"{without} of {len(rows)} partitions of {group} have no committed offset: their lag is not known, "
-            f"and their logs hold {_total_unread(rows):,} records."
+            f"{without} of {len(rows)} partitions of {group} have no committed offset: their lag is not known"
+            + (f", and their logs hold {unread:,} records." if (unread := _total_unread(rows)) else ".")
         )
 
 

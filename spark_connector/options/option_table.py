@@ -93,7 +93,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("subscribe", "topics, comma-separated; set exactly one of subscribe, subscribePattern, assign"),
     Option(
         "subscribePattern",
-        "Python regular expression that must match a topic's **whole** name (Spark's own source searches inside the "
+        "Java regular expression that must match a topic's **whole** name (Spark's own source searches inside the "
         "name: there `topic1` also selects `mytopic12`); internal topics are left out",
     ),
     Option(

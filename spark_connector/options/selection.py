@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import enum
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from broker.errors import ConfigError
+from broker.patterns.java import JavaPattern, UnsupportedPattern
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
@@ -27,6 +28,7 @@ from spark_connector.options.value_sets import Intervals, Where, parse_intervals
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _FILTER = "filterPartitions"
+_java_pattern = lru_cache(16)(JavaPattern)
 _FILTER_EXAMPLE = '0,2-5 or per topic {"topicA":"0,2-5","topicB":"1"}'
 
 
@@ -45,9 +47,10 @@ class SubscribePattern:
     """Every partition of every topic whose whole name matches, except internal topics."""
 
     pattern: str
+    """In Java's language, as Spark's own source takes it."""
 
     def matches(self, topic: str) -> bool:
-        return re.fullmatch(self.pattern, topic) is not None
+        return _java_pattern(self.pattern).fullmatch(topic) is not None
 
     def selects(self, tp: TopicPartition) -> bool:
         return self.matches(tp.topic)
@@ -146,9 +149,9 @@ def _subscription(name: str, text: str) -> Subscription:
     if not text:
         raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")
     try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"Option '{name}': '{text}' is not a regular expression: {error}") from None
+        _java_pattern(text)
+    except UnsupportedPattern as error:
+        raise ConfigError(f"Option '{name}': '{text}' cannot be taken: {error}") from None
     return SubscribePattern(text)
 
 

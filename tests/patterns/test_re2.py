@@ -11,7 +11,6 @@ import pytest
 from broker.patterns import re2
 from broker.patterns.re2 import InvalidPattern, Re2Pattern
 from tests.support.pattern_judge import PatternJudge, re2j
-from tests.support.requirements import Unavailable, give_up
 
 ATOMS = r"""
 a b z A Z 0 9 _ - . \. \- ^ $ \d \D \w \W \s \S \b \B \A \z \Z \pL \PL \p{L} \p{Lu} \p{Greek} \pN \p{Nd} \p{^L}
@@ -63,15 +62,6 @@ def table() -> Iterator[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[PatternJudge]:
-    try:
-        with PatternJudge() as judge:
-            yield judge
-    except Unavailable as error:
-        give_up(str(error))
-
-
 def ours(pattern: str) -> list[bool] | None:
     try:
         return list(Re2Pattern(pattern).matching(NAMES))
@@ -87,21 +77,21 @@ def compare(judge: PatternJudge, patterns: list[str]) -> int:
     return sum(expected is not None for expected in theirs)
 
 
-def test_each_pattern_of_the_table_is_that_of_re2j(judge: PatternJudge) -> None:
-    assert compare(judge, list(table())) > 120
+def test_each_pattern_of_the_table_is_that_of_re2j(pattern_judge: PatternJudge) -> None:
+    assert compare(pattern_judge, list(table())) > 120
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_patterns_are_those_of_re2j(judge: PatternJudge, seed: int) -> None:
+def test_random_patterns_are_those_of_re2j(pattern_judge: PatternJudge, seed: int) -> None:
     draw = random.Random(seed)
-    assert compare(judge, [random_pattern(draw) for _ in range(700)]) > 200
+    assert compare(pattern_judge, [random_pattern(draw) for _ in range(700)]) > 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_many_random_patterns_are_those_of_re2j(judge: PatternJudge, seed: int) -> None:
+def test_many_random_patterns_are_those_of_re2j(pattern_judge: PatternJudge, seed: int) -> None:
     draw = random.Random(seed)
-    compare(judge, [random_pattern(draw) for _ in range(5000)])
+    compare(pattern_judge, [random_pattern(draw) for _ in range(5000)])
 
 
 def test_what_newer_re2j_takes_is_taken() -> None:

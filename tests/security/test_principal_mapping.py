@@ -32,6 +32,8 @@ DUKE = "CN=Duke, OU=JavaSoft, O=Sun Microsystems, C=US"
         ("RULE:^CN=(.*)$/\\$1/", "CN=a", "$1"),
         ("RULE:^CN=(.*), with a comma$/$1/", "CN=a, with a comma", "a"),
         ("RULE:^CN=(x)?(.*)$/$1$2/", "CN=a", "a"),
+        (r"RULE:^CN=(\w+),.*$/$1/,DEFAULT", "CN=Jürgen,O=x", "CN=Jürgen,O=x"),
+        (r"RULE:^\QCN=\E(.*)$/$1/", "CN=a", "a"),
     ],
 )
 def test_the_first_rule_that_matches_the_whole_name_says_it(rules: str, name: str, user: str) -> None:
@@ -45,7 +47,11 @@ def test_a_name_without_a_rule_is_nobodys(rules: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", ["default", "DEFAULT/L", "RULE:^CN=(.*)$", "RULE:^CN=(.*)$/$1", "RULE:^CN=(.*)$/$1/x", "RULE:(/x/", "a,b"]
+    "rules",
+    [
+        *("default", "DEFAULT/L", "RULE:^CN=(.*)$", "RULE:^CN=(.*)$/$1", "RULE:^CN=(.*)$/$1/x", "RULE:(/x/", "a,b"),
+        *("RULE:a$/$1/", "RULE:(a)/$x/", "RULE:(a)/$2$3/", r"RULE:\bCN=(.*)/$1/", r"RULE:\p{L}+/x/", "RULE:a++/x/"),
+    ],
 )
 def test_rules_that_are_none_are_refused(rules: str) -> None:
     with pytest.raises(ConfigError, match="ssl.principal.mapping.rules"):

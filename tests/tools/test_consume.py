@@ -180,7 +180,7 @@ def test_a_member_of_a_group_ends_at_the_end_too(at: tuple[str, str], numbers: s
             "--offset, --from-beginning and",
             2,
         ),
-        (["--include", "["], "unterminated character set", 2),
+        (["--include", "["], "such a set is not supported", 2),
         (["--include", "no-such-topic-.*"], "no topic matches", 1),
         (["--topic", "no-such-topic"], "there is no topic 'no-such-topic'", 1),
         (["--topic", "t", "--formatter", "jsn"], "did you mean 'json'", 2),

@@ -85,7 +85,7 @@ CASES = [
         "subscribePattern",
         "topic[0-9]+",
         SubscribePattern("topic[0-9]+"),
-        {" ": "Pattern to subscribe is empty", "a(": r"'a\(' is not a regular expression"},
+        {" ": "Pattern to subscribe is empty", "a(": r"'a\(' cannot be taken", r"\bx": "is not supported"},
         sees="subscription",
         unset=SUBSCRIBED,
     ),
