@@ -33,6 +33,7 @@ from spark_connector.formats.value_format import (
     RegistrySettings,
     SchemaFile,
     SchemaSubject,
+    UnfitRows,
 )
 
 logger = logging.getLogger("pykafka.spark")
@@ -57,12 +58,20 @@ class RecordDecoder:
     """Decodes the records of one partition for one task."""
 
     def __init__(
-        self, formats: ReadFormats, source: pa.Schema, tp: TopicPartition, bad_records: BadRecords | None = None
+        self,
+        formats: ReadFormats,
+        source: pa.Schema,
+        tp: TopicPartition,
+        bad_records: BadRecords | None = None,
+        unfit: UnfitRows | None = None,
     ) -> None:
-        """`source`: the columns of the read as Kafka has them. Raises ConfigError."""
+        """`source`: the columns of the read as Kafka has them. `unfit` tells further bad records, where these are
+        dropped and somebody takes them. Raises ConfigError."""
         self._formats = formats
         self._tp = tp
         self._bad_records = bad_records
+        drops = formats.mode is ParseMode.DROPMALFORMED and bad_records is not None
+        self._unfit = unfit if drops else None
         self._decoders = decoders(formats)
         self._schema = decoded_schema(formats, source)
         needed = (*source.names, "offset", *(bad_records.needs if bad_records is not None else ()))
@@ -76,14 +85,16 @@ class RecordDecoder:
         """
         decoded = {name: decoder.decode(batch[name]) for name, decoder in self._decoders.items()}
         reasons = _reasons(decoded)
-        if reasons:
-            self._report(batch, reasons)
         columns = [
             decoded[name].column if name in decoded else batch[name]
             for name in self._schema.names[: len(self._schema) - len(self._formats.corrupt_columns)]
         ]
         columns += [_raw_where_bad(batch[name], decoded[name]) for name in self._formats.corrupt_columns]
         made = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        if self._unfit is not None and (unfit := self._unfit(made)):
+            reasons = dict(sorted({**unfit, **reasons}.items()))
+        if reasons:
+            self._report(batch, reasons)
         if reasons and self._formats.mode is ParseMode.DROPMALFORMED:
             kept = np.ones(len(made), bool)
             kept[list(reasons)] = False

@@ -35,6 +35,7 @@ from spark_connector.worker_clients import keep_imports, worker_clients
 
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import BadRecords  # fastavro behind it
+    from spark_connector.formats.value_format import UnfitRows
     from spark_connector.read.row_filter import RowFilter  # pyarrow.compute behind it
 
 logger = logging.getLogger("pykafka.spark")
@@ -55,14 +56,19 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 
 
 def read_ranges(
-    options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds, bad_records: BadRecords | None = None
+    options: SourceOptions,
+    planned: Sequence[OffsetRange],
+    ids: TopicIds,
+    bad_records: BadRecords | None = None,
+    unfit: UnfitRows | None = None,
 ) -> Generator[pa.RecordBatch]:
     """The records of all ranges, in order within each range. Raises as `read_range`.
 
-    `bad_records` takes the records that cannot be decoded, in place of the topic that the options name.
+    `bad_records` takes the records that cannot be decoded, in place of the topic that the options name, and those that
+    are `unfit`.
     """
     keep_imports()
-    reading = _Reading(options, ids, bad_records=bad_records)
+    reading = _Reading(options, ids, bad_records=bad_records, unfit=unfit)
     for stored in (one for one in planned if isinstance(one, StoredRange)):
         yield from reading.stored(stored)
     left = [one for one in planned if not isinstance(one, StoredRange)]
@@ -78,17 +84,18 @@ def prefetch(
     ids: TopicIds,
     cluster: Cluster | None = None,
     bad_records: BadRecords | None = None,
+    unfit: UnfitRows | None = None,
 ) -> list[pa.RecordBatch] | None:
     """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
     What is in the store of an archive tasks read, too.
 
-    `cluster`: instead of the client that a worker process keeps. `bad_records` as in `read_ranges`; it may also have
-    got some if the result is None.
+    `cluster`: instead of the client that a worker process keeps. `bad_records` and `unfit` as in `read_ranges`;
+    `bad_records` may also have got some if the result is None.
     """
     if any(isinstance(one, StoredRange) for one in planned):
         return None
     try:
-        rows = _Reading(options, ids, cluster, bad_records).at_once(planned)
+        rows = _Reading(options, ids, cluster, bad_records, unfit).at_once(planned)
     except (PykafkaError, OSError) as error:
         logger.debug("Records were not prefetched: %s", error)
         return None
@@ -104,8 +111,10 @@ class _Reading:
         ids: TopicIds,
         cluster: Cluster | None = None,
         bad_records: BadRecords | None = None,
+        unfit: UnfitRows | None = None,
     ) -> None:
         self._bad_records = bad_records
+        self._unfit = unfit
         self._options = options
         self._ids = ids
         self._cluster = cluster or worker_clients().cluster(options.client)
@@ -226,7 +235,7 @@ class _Reading:
                 from spark_connector.formats.bad_records import BadRecordsTopic
 
                 bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic)
-            decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records)
+            decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records, self._unfit)
         return BatchMaker(self._options.columns, self._row_filter(), decoder)
 
     def _row_filter(self) -> RowFilter | None:

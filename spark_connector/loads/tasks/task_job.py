@@ -22,10 +22,12 @@ from pyspark.sql.types import StructType
 from broker.client.cluster import Cluster
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
+from spark_connector.formats.value_format import UnfitRows
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import NewSession
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.required import unfit_rows
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.options.read_options import SourceOptions
@@ -92,14 +94,18 @@ class TaskJob:
         """What one task does."""
         with self._writers() as writers:
             options, bad_records = self.options, writers.bad_records
-            with contextlib.closing(read_ranges(options, ranges, self.topic_ids, bad_records)) as batches:
+            reading = read_ranges(options, ranges, self.topic_ids, bad_records, self._unfit())
+            with contextlib.closing(reading) as batches:
                 return writers.write(batches)
 
     def _run_here(self, ranges: Sequence[OffsetRange]) -> TaskResult | None:
         """In this process, if one response of each leader holds all records; else None."""
         with closing(Cluster(self.options.client, create_topics=False)) as cluster, self._writers() as writers:
-            rows = prefetch(self.options, ranges, self.topic_ids, cluster, writers.bad_records)
+            rows = prefetch(self.options, ranges, self.topic_ids, cluster, writers.bad_records, self._unfit())
             return None if rows is None else writers.write(rows)
+
+    def _unfit(self) -> UnfitRows | None:
+        return unfit_rows(self.layout.columns, self.layout.schema)
 
     @contextlib.contextmanager
     def _writers(self) -> Iterator[_Writers]:
