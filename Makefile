@@ -40,7 +40,13 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 OLDEST := $(VENV)/oldest
 OLDEST_TESTS ?= tests --ignore=$(LAYERS)
 
-.PHONY: help demo test prepared test-spark test-oldest check bench slow format docs pictures reference notebooks mutants dist clean preflight
+# The seed of what is drawn anew, by `make explore` and `make slow`; `make test` draws the same in every run.
+ifndef SEED
+SEED := $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
+endif
+EXPLORING := --hypothesis-profile=explore --hypothesis-seed=$(SEED)
+
+.PHONY: help demo test prepared test-spark test-oldest check bench slow explore format docs pictures reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -48,7 +54,8 @@ help:
 	@echo "make test-spark VERSION=4.0.5   the connector's tests on that PySpark (4.0.5 to 4.3.0)"
 	@echo "make test-oldest  the tests on the oldest packages that pyproject.toml admits"
 	@echo "make check   lint, format, types and layers; under a minute"
-	@echo "make slow    the many-round tests: kill -9 of broker, driver and worker"
+	@echo "make slow    the many-round tests (kill -9 of broker, driver and worker), and make explore"
+	@echo "make explore SEED=17  the random tests with other, and ten times as many, examples; without SEED with a new one"
 	@echo "make bench   measure; the result goes to docs/performance.md"
 	@echo "make format  format the code and fix what the linter can"
 	@echo "make docs    build the documentation site into build/site; a broken link fails it"
@@ -65,6 +72,7 @@ demo: $(VENV)/.demo-installed
 # mypy needs one core and the tests on the oldest Spark often wait, so they run at the same time. What `check` has
 # tested is not tested again. `prepared` makes once
 # what each test process or Spark would make for itself.
+test: export PYTHONHASHSEED := 0
 test: $(VENV)/.test-installed
 	$(MAKE) --jobs=2 $(GROUPED) check test-spark prepared VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)" WORKERS=2
 	$(PYTEST) $(WORKING) $(addprefix --ignore=,$(PARSING))
@@ -86,8 +94,12 @@ check: $(VENV)/.test-installed
 	$(PYTEST) -q $(PARSING)
 
 slow: $(VENV)/.test-installed
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $(EXPLORING)
+	$(MAKE) explore SEED=$(SEED)
 	$(MAKE) test-oldest
+
+explore: $(VENV)/.test-installed
+	$(PYTEST) $(WORKING) -m "hypothesis and not slow" $(EXPLORING)
 
 bench: $(VENV)/.bench-installed
 	$(BIN)/python -m bench

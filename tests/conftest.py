@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
-from tests.support import broker_process
+from tests.support import broker_process, randomness
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
 from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
@@ -52,9 +51,7 @@ if TYPE_CHECKING:
 # Every Spark below starts cheaply, and its Python workers run this interpreter, whatever `python3` the PATH holds.
 os.environ.update(shared_spark_home().environment())
 
-# A busy machine fails no test that Hypothesis makes.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
+randomness.register_profiles()
 
 LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
@@ -78,6 +75,7 @@ LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare what tests start, and forgive PySpark 4.0 and 4.1 the sockets they leave open."""
+    randomness.begin_run(config)
     gc.disable()  # a fifth of the time of a collection of all tests
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         spare_hypothesis()
@@ -105,6 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     items.sort(key=rank)
     for item in items:
+        randomness.explore(item)
         fixtures = getattr(item, "fixturenames", ())
         if folder_of(item) in ON_ANY_KAFKA and "foreign_kafka" in fixtures and "own_broker" not in fixtures:
             item.add_marker(pytest.mark.kafka)
@@ -126,10 +125,15 @@ def folder_of(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
-def pytest_report_header() -> str | None:
-    """Say which cluster is tested."""
+def pytest_report_header() -> list[str]:
+    """Say what is drawn, and which cluster is tested."""
     kafka = external_kafka()
-    return None if kafka is None else f"{VARIABLE}: {kafka.bootstrap}, names of this run have {RUN} in them"
+    cluster = [] if kafka is None else [f"{VARIABLE}: {kafka.bootstrap}, names of this run have {RUN} in them"]
+    return [randomness.header(), *cluster]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    randomness.begin_test(item)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -203,8 +203,11 @@ class _Compiler:
 
     def _skip(self, one: AvroType) -> Any:
         """The schema for passing over a value."""
+        if one.kind == "null":
+            return "null"
         bare = self._passing.type(one)
-        return "null" if bare is None else self._skip_bare(bare)
+        # A value of no bytes is not None, by which unions know their null.
+        return {"type": "fixed", "name": self._name(), "size": 0} if bare is None else self._skip_bare(bare)
 
     def _skip_bare(self, one: AvroType) -> Any:
         if one.kind == "fixed":

@@ -18,15 +18,14 @@ import pyarrow.compute as pc
 from broker.errors import ConfigError
 from spark_connector.formats.json_encoder import JsonEncoder
 from spark_connector.formats.json_schema import Shape, parse_json_schema
+from spark_connector.formats.nested_values import Rows, elements, present
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.formats.value_format import JsonSchema
 from spark_connector.formats.write_format import TO_JSON, JsonText
 
-_Rows = np.ndarray
-"""The row of each element of a column."""
-_Found = Iterator[tuple[_Rows, str]]
+_Found = Iterator[tuple[Rows, str]]
 """(rows that are bad, why)"""
-_Check = Callable[[pa.Array, _Rows], _Found]
+_Check = Callable[[pa.Array, Rows], _Found]
 
 _TEXT: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_temporal)
 _NUMBER: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
@@ -92,8 +91,8 @@ class CheckedJson:
             if check is not None or why:
                 checks.append((index, bool(why), why, check))
 
-        def run(column: pa.Array, rows: _Rows) -> _Found:
-            there, rows = _valid(column, rows)
+        def run(column: pa.Array, rows: Rows) -> _Found:
+            there, rows = present(column, rows)
             children = there.flatten()
             for index, refuses_null, why, check in checks:
                 child = children[index]
@@ -116,9 +115,9 @@ class CheckedJson:
         named = {name: self._of_value(one, kind.item_type, _named(path, name)) for name, one in known.items()}
         others = None if shape.item is None else self._of_value(shape.item, kind.item_type, f"{path}[]")
 
-        def run(column: pa.Array, rows: _Rows) -> _Found:
-            there, rows = _valid(column, rows)
-            keys, items, places = _elements(there)
+        def run(column: pa.Array, rows: Rows) -> _Found:
+            there, rows = present(column, rows)
+            keys, items, places = elements(there)
             rest: np.ndarray = np.ones(len(keys), np.bool_)
             for name in sorted({*named, *shape.required}):
                 mask = pc.equal(keys, _text(name)).to_numpy(zero_copy_only=False)
@@ -143,7 +142,7 @@ class CheckedJson:
         except ConfigError as error:
             misfit = str(error)
 
-        def run(values: pa.Array, rows: _Rows) -> _Found:
+        def run(values: pa.Array, rows: Rows) -> _Found:
             if misfit:
                 yield rows, misfit
             if values.null_count and not shape.nullable:
@@ -160,9 +159,9 @@ class CheckedJson:
             return None
         why = f"{_field(path)} is null, where the JSON Schema asks for {shape}"
 
-        def run(column: pa.Array, rows: _Rows) -> _Found:
-            there, rows = _valid(column, rows)
-            _, inner, places = _elements(there)
+        def run(column: pa.Array, rows: Rows) -> _Found:
+            there, rows = present(column, rows)
+            _, inner, places = elements(there)
             places = rows[places]
             if inner.null_count and not shape.nullable:
                 yield places[inner.is_null().to_numpy(zero_copy_only=False)], why
@@ -182,7 +181,7 @@ class CheckedJson:
 
 
 def _finite(path: str) -> _Check:
-    def run(column: pa.Array, rows: _Rows) -> _Found:
+    def run(column: pa.Array, rows: Rows) -> _Found:
         odd = pc.fill_null(pc.invert(pc.is_finite(column)), False).to_numpy(zero_copy_only=False)
         if odd.any():
             yield rows[odd], f"{_field(path)} is NaN or infinite, which is no number in JSON"
@@ -193,7 +192,7 @@ def _finite(path: str) -> _Check:
 def _one_of(values: frozenset[str], path: str) -> _Check:
     known = pa.array(sorted(values), pa.string())
 
-    def run(column: pa.Array, rows: _Rows) -> _Found:
+    def run(column: pa.Array, rows: Rows) -> _Found:
         odd = pc.and_(pc.invert(pc.is_in(column, known)), column.is_valid()).to_numpy(zero_copy_only=False)
         if odd.any():
             yield rows[odd], f"{_field(path)} is none of the values that the JSON Schema lists"
@@ -214,24 +213,8 @@ def _is_written_as(kind: pa.DataType, shape: Shape) -> bool:
     )
 
 
-def _elements(column: pa.Array) -> tuple[pa.Array, pa.Array, _Rows]:
-    """(keys of a map, its values, the place in `column` of each); of a list the elements twice."""
-    ends = column.offsets.to_numpy()
-    begin, end = (int(ends[0]), int(ends[-1])) if len(ends) else (0, 0)
-    places = np.repeat(np.arange(len(column)), np.diff(ends))
-    if pa.types.is_map(column.type):
-        return column.keys[begin:end], column.items[begin:end], places
-    return column.values[begin:end], column.values[begin:end], places
-
-
 def _text(name: str) -> pa.Scalar:
     return pa.scalar(name, pa.string())
-
-
-def _valid(column: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows]:
-    if not column.null_count:
-        return column, rows
-    return column.drop_null(), rows[column.is_valid().to_numpy(zero_copy_only=False)]
 
 
 def _named(path: str, name: str) -> str:

@@ -7,7 +7,7 @@ read/fetch.py makes a RecordDecoder for read/arrow_batches.py in a task of a rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -34,6 +34,7 @@ from spark_connector.formats.value_format import (
     RegistrySettings,
     SchemaFile,
     SchemaSubject,
+    UnfitRows,
 )
 
 logger = logging.getLogger("pykafka.spark")
@@ -57,10 +58,6 @@ class BadRecords(Protocol):
         """Called with each column that is decoded, as it was and as it is; a bad value is null there."""
 
 
-FindUnfit = Callable[[pa.RecordBatch], Mapping[int, str]]
-"""Finds the rows of a decoded batch that a destination cannot hold: row → why, in order."""
-
-
 class RecordDecoder:
     """Decodes the records of one partition for one task."""
 
@@ -70,14 +67,14 @@ class RecordDecoder:
         source: pa.Schema,
         tp: TopicPartition,
         bad_records: BadRecords | None = None,
-        find_unfit: FindUnfit | None = None,
+        unfit: UnfitRows | None = None,
     ) -> None:
-        """`source`: the columns of the read as Kafka has them. With `bad_records`, those of `find_unfit` are bad, too,
-        and never rows. Raises ConfigError."""
+        """`source`: the columns of the read as Kafka has them. With `bad_records`, those of `unfit` are bad, too, and
+        never rows. Raises ConfigError."""
         self._formats = formats
         self._tp = tp
         self._bad_records = bad_records
-        self._find_unfit = find_unfit if bad_records is not None else None
+        self._unfit = unfit if bad_records is not None else None
         self._decoders = decoders(formats)
         self._finders = _finders(formats, self._decoders)
         self._schema = decoded_schema(formats, source)
@@ -92,21 +89,17 @@ class RecordDecoder:
         """
         decoded = {name: self._decoded(name, batch[name]) for name in self._decoders}
         reasons = _reasons(decoded)
-        if reasons:
-            self._report(batch, reasons)
         columns = [
             decoded[name].column if name in decoded else batch[name]
             for name in self._schema.names[: len(self._schema) - len(self._formats.corrupt_columns)]
         ]
         columns += [_raw_where_bad(batch[name], decoded[name]) for name in self._formats.corrupt_columns]
         made = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        if reasons and self._formats.mode is ParseMode.DROPMALFORMED:
-            batch, made = _without(batch, reasons), _without(made, reasons)
-        unfit = dict(self._find_unfit(made)) if self._find_unfit is not None else {}
-        if unfit:
-            self._report(batch, unfit, dropped=True)
-            return _without(made, unfit)
-        return made
+        unfit = dict(self._unfit(made)) if self._unfit is not None else {}
+        if bad := dict(sorted({**unfit, **reasons}.items())):
+            self._report(batch, bad, dropped=len(unfit) == len(bad))
+        left_out = bad if self._formats.mode is ParseMode.DROPMALFORMED else unfit
+        return _without(made, left_out) if left_out else made
 
     def _decoded(self, name: str, raw: pa.Array) -> Decoded:
         decoded = self._decoders[name].decode(raw)

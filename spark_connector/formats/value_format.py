@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import urllib.parse
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ NO_FRAME: Final = "not in the wire format of a schema registry, which begins wit
 def framed_id(raw: bytes) -> int | None:
     """The id of the writer's schema before the data; None if `raw` does not begin with one."""
     return int.from_bytes(raw[1:FRAME]) if len(raw) >= FRAME and not raw[0] else None
+
+
+UnfitRows = Callable[[Any], Mapping[int, str]]
+"""Of a batch of decoded records those that whoever reads them cannot take, by row, and why: bad records, too."""
 
 
 class ParseMode(enum.Enum):

@@ -34,7 +34,8 @@ from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
 
 if TYPE_CHECKING:
-    from spark_connector.formats.record_decoder import BadRecords, FindUnfit  # fastavro behind it
+    from spark_connector.formats.record_decoder import BadRecords  # fastavro behind it
+    from spark_connector.formats.value_format import UnfitRows
     from spark_connector.read.row_filter import RowFilter  # pyarrow.compute behind it
 
 logger = logging.getLogger("pykafka.spark")
@@ -59,15 +60,15 @@ def read_ranges(
     planned: Sequence[OffsetRange],
     ids: TopicIds,
     bad_records: BadRecords | None = None,
-    find_unfit: FindUnfit | None = None,
+    unfit: UnfitRows | None = None,
 ) -> Generator[pa.RecordBatch]:
     """The records of all ranges, in order within each range. Raises as `read_range`.
 
-    `bad_records` takes the records that cannot be decoded, beside the topic that the options may name. Whatever takes
-    them also gets those of `find_unfit`.
+    `bad_records` takes the records that cannot be decoded, beside the topic that the options may name, and those that
+    are `unfit`.
     """
     keep_imports()
-    reading = _Reading(options, ids, bad_records=bad_records, find_unfit=find_unfit)
+    reading = _Reading(options, ids, bad_records=bad_records, unfit=unfit)
     for stored in (one for one in planned if isinstance(one, StoredRange)):
         yield from reading.stored(stored)
     left = [one for one in planned if not isinstance(one, StoredRange)]
@@ -83,18 +84,18 @@ def prefetch(
     ids: TopicIds,
     cluster: Cluster | None = None,
     bad_records: BadRecords | None = None,
-    find_unfit: FindUnfit | None = None,
+    unfit: UnfitRows | None = None,
 ) -> list[pa.RecordBatch] | None:
     """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise.
     What is in the store of an archive tasks read, too.
 
-    `cluster`: instead of the client that a worker process keeps. `bad_records` and `find_unfit` as in `read_ranges`;
-    bad records may also have been taken if the result is None.
+    `cluster`: instead of the client that a worker process keeps. `bad_records` and `unfit` as in `read_ranges`;
+    `bad_records` may also have got some if the result is None.
     """
     if any(isinstance(one, StoredRange) for one in planned):
         return None
     try:
-        rows = _Reading(options, ids, cluster, bad_records, find_unfit).at_once(planned)
+        rows = _Reading(options, ids, cluster, bad_records, unfit).at_once(planned)
     except (PykafkaError, OSError) as error:
         logger.debug("Records were not prefetched: %s", error)
         return None
@@ -110,10 +111,10 @@ class _Reading:
         ids: TopicIds,
         cluster: Cluster | None = None,
         bad_records: BadRecords | None = None,
-        find_unfit: FindUnfit | None = None,
+        unfit: UnfitRows | None = None,
     ) -> None:
         self._bad_records = bad_records
-        self._find_unfit = find_unfit
+        self._unfit = unfit
         self._options = options
         self._ids = ids
         self._cluster = cluster or worker_clients().cluster(options.client)
@@ -234,7 +235,7 @@ class _Reading:
                 from spark_connector.formats.bad_records import BadRecordsTopic
 
                 bad_records = BadRecordsTopic(self._cluster, formats.bad_records_topic).beside(bad_records)
-            decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records, self._find_unfit)
+            decoder = RecordDecoder(formats, arrow_schema(self._options.columns), tp, bad_records, self._unfit)
         return BatchMaker(self._options.columns, self._row_filter(), decoder)
 
     def _row_filter(self) -> RowFilter | None:

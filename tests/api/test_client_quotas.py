@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from broker.protocol.messages import to_ms
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import noise
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body, versions
 from tests.support.scrape import Scrape
 from tests.support.share_members import ACCEPT, ShareMember, acquired, configure
@@ -202,7 +202,7 @@ def test_quotas_survive_a_restart(tmp_path: Path) -> None:
 
 def produce(ask: Requests, topic: str, size: int, *, version: int | None = None, acks: int = -1) -> Any:
     """The whole answer to a record of random bytes."""
-    rows = [{"index": 0, "records": batch(os.urandom(size))}]
+    rows = [{"index": 0, "records": batch(noise(size))}]
     body = {"transactional_id": None, "acks": acks, "timeout": 30_000}
     return ask.ask(ApiKey.PRODUCE, {**body, "topic_data": [{**ask.named(topic), "partition_data": rows}]}, version)
 
@@ -231,7 +231,7 @@ def test_the_quota_is_for_acks_0_as_well(own: BrokerProcess, ask: Requests) -> N
     ask.create("acks-0")
     alter(ask, {"client-id": "careless"}, {"producer_byte_rate": 1_000_000.0})
     with Requests(own.bootstrap, client_id="careless") as producer:
-        rows = [{"index": 0, "records": batch(os.urandom(500_000))}]
+        rows = [{"index": 0, "records": batch(noise(500_000))}]
         body = {"transactional_id": None, "acks": 0, "timeout": 1000}
         begin = time.monotonic()
         producer.send(ApiKey.PRODUCE, {**body, "topic_data": [{"name": "acks-0", "partition_data": rows}]})
@@ -246,7 +246,7 @@ def test_a_consumer_above_its_quota_gets_little_at_once_and_nothing_while_it_owe
     name, client_id = f"fetched-{version}", f"consumer-{version}"
     topic: Any = ask.create(name)
     for _ in range(8):
-        ask.put(name, os.urandom(5000))
+        ask.put(name, noise(5000))
     alter(ask, {"client-id": client_id}, {"consumer_byte_rate": 20_000.0})
     wanted = fetch_body([ask_for(topic if version >= 13 else name)])
 
@@ -274,7 +274,7 @@ def test_a_member_of_a_share_group_above_its_quota_acquires_nothing(own: BrokerP
     """What it acknowledges is stored all the same."""
     ask.create("shared")
     for _ in range(4):
-        ask.put("shared", os.urandom(5000))
+        ask.put("shared", noise(5000))
     configure(ask, "sharing", share_auto_offset_reset="earliest")
     with (
         Requests(own.bootstrap, client_id="sharer") as consumer,
@@ -299,7 +299,7 @@ def test_a_member_of_a_share_group_above_its_quota_acquires_nothing(own: BrokerP
 
 def test_a_batch_larger_than_what_can_be_saved_up_is_not_withheld_for_ever(own: BrokerProcess, ask: Requests) -> None:
     ask.create("large")
-    ask.put("large", os.urandom(104_000))
+    ask.put("large", noise(104_000))
     alter(ask, {"client-id": "small"}, {"consumer_byte_rate": 200_000.0})
     with Requests(own.bootstrap, client_id="small") as consumer:
         answer = consumer.ask(ApiKey.FETCH, fetch_body([ask_for("large")]), 12)
@@ -310,7 +310,7 @@ def test_a_batch_larger_than_what_can_be_saved_up_is_not_withheld_for_ever(own: 
 def test_a_session_goes_on_after_a_throttle(own: BrokerProcess, ask: Requests) -> None:
     ask.create("session")
     for size in (30_000, 30_000, 100_000):
-        ask.put("session", os.urandom(size))
+        ask.put("session", noise(size))
     alter(ask, {"client-id": "sessions"}, {"consumer_byte_rate": 100_000.0})
     with (
         Requests(own.bootstrap, client_id="sessions") as consumer,

@@ -11,13 +11,14 @@ from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
 from tests.conftest import BrokerFactory
+from tests.support.randomness import noise
 
 
 def test_a_log_larger_than_the_memory_is_read_whole(broker_factory: BrokerFactory, tmp_path: Path, topic: str) -> None:
     broker = broker_factory({"log.segment.bytes": "1000000"})
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 1)
-    values = [os.urandom(10_000) for _ in range(500)]
+    values = [noise(10_000) for _ in range(500)]
     with Producer(broker.bootstrap) as producer:
         for value in values:
             producer.send(topic, value)

@@ -5,7 +5,6 @@ kafka-python also sets and describes quotas.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,8 +22,9 @@ from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import QuotaEntity
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import noise
 
-RECORD = os.urandom(10_000)
+RECORD = noise(10_000)
 RATE = 500_000.0
 
 Transfer = Callable[[str, str, float], int]

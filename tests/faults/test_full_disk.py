@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import shutil
@@ -20,11 +19,12 @@ from broker.errors import RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import noise
 from tests.support.scrape import health
 from tests.support.waiting import eventually
 
 SETTINGS = {"metrics.listener": "HTTP://127.0.0.1:0"}
-VALUE = os.urandom(200_000)
+VALUE = noise(200_000)
 
 
 def read_values(bootstrap: str, topic: str) -> list[bytes | None]:

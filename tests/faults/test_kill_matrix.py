@@ -8,7 +8,6 @@ under a store, and of a driver that loads into HDFS.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from tests.support.kill_cells import CELLS, FAST, Cell, Job, Place, Victim, schedule
 from tests.support.kill_matrix import play_rounds, table
 from tests.support.kill_round import Matrix, Played
+from tests.support.randomness import seed_of
 from tests.support.requirements import Unavailable, give_up
 
 ROUNDS = 200
@@ -76,7 +76,7 @@ def test_output_equals_input_where_acls_and_quotas_decide(tmp_path: Path) -> Non
 @pytest.mark.timeout(4 * 3600)
 def test_output_equals_input_over_200_rounds(tmp_path: Path) -> None:
     try:
-        played = play_rounds(tmp_path, ROUNDS, seed=random.randrange(10**6))
+        played = play_rounds(tmp_path, ROUNDS, seed=seed_of(1))
     except Unavailable as missing:
         give_up(f"no HDFS: {missing}")
     print(table(played))

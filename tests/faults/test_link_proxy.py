@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.free_ports import refused_port
 from tests.support.link_proxy import OTHERS, LinkProxy
+from tests.support.randomness import noise
 from tests.support.socket_holder import holder, inode_of
 from tests.support.waiting import eventually
 
@@ -110,7 +111,7 @@ def is_silent(client: socket.socket) -> bool:
 
 
 def test_bytes_pass_both_ways_and_so_does_the_end(client: socket.socket, server: EchoServer) -> None:
-    data = os.urandom(3_000_000)
+    data = noise(3_000_000)
     sending = threading.Thread(target=client.sendall, args=(data,))
     sending.start()
     assert receive(client, len(data)) == data
@@ -167,7 +168,7 @@ def test_a_link_cut_in_one_direction_lets_the_other_pass(
 def test_a_delayed_link_is_late_but_not_narrow(client: socket.socket, links: LinkProxy) -> None:
     links.delay(HERE, THERE, 0.1)
     began = time.monotonic()
-    data = os.urandom(10_000_000)  # 150 pieces or more, which one after the other would take 30 s
+    data = noise(10_000_000)  # 150 pieces or more, which one after the other would take 30 s
     sending = threading.Thread(target=client.sendall, args=(data,))
     sending.start()
     assert receive(client, len(data)) == data

@@ -19,6 +19,7 @@ import pytest
 from spark_connector.load import load
 from tests.support.broker_process import BrokerProcess
 from tests.support.load_driver import LoadDriver
+from tests.support.randomness import seed_of
 from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
@@ -133,5 +134,5 @@ def test_twenty_rounds(
     spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str, offsets: str, kill: Kill
 ) -> None:
     loads = KilledLoads(data, tmp_path, offsets, zookeeper)
-    loads.run(20, kill, longest=1.1 * loads.time_of_one(), seed=random.randrange(10**6))
+    loads.run(20, kill, longest=1.1 * loads.time_of_one(), seed=seed_of(1))
     loads.check(spark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from broker.records.batch import build_batch, walk_batches
 from broker.records.compression import STEP_BYTES, Codec
 from tests.support.batches import append, batch, open_log
 from tests.support.compaction import raw, records_of
+from tests.support.randomness import noise
 
 NAMES = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
 VALUES = (b"x" * 500, b"", b"y")
@@ -95,9 +95,9 @@ def test_large_batches_are_compressed_step_by_step_and_read_like_others(tmp_path
 @pytest.mark.parametrize("name", NAMES[:-1])
 def test_what_is_larger_than_max_message_bytes_afterwards_is_refused(tmp_path: Path, name: str) -> None:
     """zstd alone sees that what comes twice, 40 kB apart, is the same."""
-    noise = os.urandom(40_000)
+    apart = noise(40_000)
     log = open_log(tmp_path / "t-0", LogConfig(compression_type=name, max_message_bytes=50_000))
     with pytest.raises(BrokerError, match=r"max\.message\.bytes=50000") as raised:
-        append(log, batch(noise, noise, codec=Codec.ZSTD))
+        append(log, batch(apart, apart, codec=Codec.ZSTD))
     assert raised.value.code is ErrorCode.message_too_large
     assert log.log_end_offset == 0

@@ -21,6 +21,7 @@ from broker.records.batch import build_batch, patch_base_offset
 from broker.records.control import ControlType
 from broker.records.record import encode_record
 from tests.support.batches import NOW, append, append_marker, batch, fill, open_log, read_all
+from tests.support.randomness import noise
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -101,7 +102,7 @@ def test_damage_anywhere_keeps_what_stands_before_it(
     directory = tmp_path_factory.mktemp("log") / "t-0"
     log = open_log(directory, SMALL)
     for size in sizes:
-        append(log, batch(os.urandom(size)))
+        append(log, batch(noise(size)))
     held = read_all(log)
     paths = sorted(directory.glob("*.log"))
     flat = [(path, at) for path in paths for at in range(path.stat().st_size)]

@@ -257,11 +257,11 @@ class TestAnIndexThatLies:
         found = {number: segment.locate(number) for number in range(50)}
         slices = {number: self.ends(segment, number) for number in range(50)}
         segment.close()
-        random.seed(seed)
+        dice = random.Random(seed)
         path = segment.path(".index")
         data = bytearray(path.read_bytes())
         for at in range(0, len(data) - 8, 8):
-            data[at : at + 8] = struct.pack(">II", random.randrange(50), random.randrange(segment.size))
+            data[at : at + 8] = struct.pack(">II", dice.randrange(50), dice.randrange(segment.size))
         path.write_bytes(data)
         assert {number: segment.locate(number) for number in range(50)} == found
         assert {number: self.ends(segment, number) for number in range(50)} == slices
@@ -279,22 +279,22 @@ class TestAnIndexThatLies:
 
     @pytest.mark.parametrize("seed", range(10))
     def test_times_of_what_is_left_by_a_cut(self, segment: Segment, seed: int) -> None:
-        random.seed(seed)
-        path, cut = segment.path(".timeindex"), random.randrange(1, 50)
+        dice = random.Random(seed)
+        path, cut = segment.path(".timeindex"), dice.randrange(1, 50)
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), 12):
-            data[at : at + 12] = struct.pack(">qi", NOW + random.randrange(90), random.randrange(50))
+            data[at : at + 12] = struct.pack(">qi", NOW + dice.randrange(90), dice.randrange(50))
         path.write_bytes(data)
         segment.cut(list(segment.batches())[cut][0])
         assert segment.newest == (NOW + cut - 1, cut - 1)
 
     @pytest.mark.parametrize("seed", range(10))
     def test_times(self, segment: Segment, seed: int) -> None:
-        random.seed(seed)
+        dice = random.Random(seed)
         path = segment.path(".timeindex")
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), 12):
-            data[at : at + 12] = struct.pack(">qi", NOW + random.randrange(90), random.randrange(50))
+            data[at : at + 12] = struct.pack(">qi", NOW + dice.randrange(90), dice.randrange(50))
         path.write_bytes(data)
         again = Segment(segment.path().parent, 0, OpenSegments(), size=segment.size, index_interval=0)
         assert again.newest == (NOW + 49, 49)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from broker.mirror.source_fetcher import SourceFetcher
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.quota_entity import QuotaEntity
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import noise
 from tests.support.scrape import Scrape
 from tests.support.topics import Topic
 
@@ -22,7 +22,7 @@ def test_a_throttle_longer_than_the_request_timeout_is_waited_for(tmp_path: Path
     with BrokerProcess(tmp_path, {"metrics.listener": "HTTP://127.0.0.1:0"}, standalone=True) as broker:
         topic = Topic(broker.bootstrap, "t")
         for _ in range(2):
-            topic.produce([os.urandom(50_000)])
+            topic.produce([noise(50_000)])
         settings = {"bootstrap.servers": broker.bootstrap, "request.timeout.ms": "500", "fetch.max.wait.ms": "100"}
         with Cluster(ClientSettings.from_properties(settings)) as cluster, SourceFetcher(cluster) as source:
             Admin(cluster).alter_client_quotas(QuotaEntity(user=""), {"consumer_byte_rate": 25_000.0})

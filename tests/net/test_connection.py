@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import struct
 import threading
@@ -20,6 +19,7 @@ from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_request
 from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
+from tests.support.randomness import noise
 
 
 class Slice(NamedTuple):
@@ -56,7 +56,7 @@ def test_a_request_of_any_size_arrives_whole_however_it_is_cut(size: int) -> Non
 
 
 def test_file_ranges_are_sent_between_bytes_to_a_reader_that_is_slow(tmp_path: Path) -> None:
-    data = os.urandom(9_000_000)
+    data = noise(9_000_000)
     (tmp_path / "segment").write_bytes(data)
 
     async def main() -> bytes:
@@ -79,7 +79,7 @@ def test_file_ranges_are_sent_between_bytes_to_a_reader_that_is_slow(tmp_path: P
 def test_a_file_range_that_is_not_in_memory_waits_for_the_disk_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = os.urandom(3 * PROBED_BYTES + 1000)
+    data = noise(3 * PROBED_BYTES + 1000)
     (tmp_path / "segment").write_bytes(data)
     gate = threading.Event()
     cached: set[int] = set()

@@ -593,6 +593,6 @@ class ConnectionHistory(RuleBasedStateMachine):
 
 
 ConnectionHistory.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, report_multiple_bugs=False
+    max_examples=150, stateful_step_count=40, deadline=None, report_multiple_bugs=False
 )
 TestConnectionHistory = ConnectionHistory.TestCase

@@ -9,6 +9,7 @@ import pytest
 
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, unless_cold
 from broker.net.response import READ_BYTES, SHORT_BYTES, is_cached, warm, with_short_ranges_read
+from tests.support.randomness import noise
 
 SIZE = 1 << 20
 
@@ -17,7 +18,7 @@ SIZE = 1 << 20
 def cold(tmp_path: Path) -> FileSlice:
     """A file whose pages were dropped."""
     path = tmp_path / "segment"
-    path.write_bytes(os.urandom(SIZE))
+    path.write_bytes(noise(SIZE))
     file = SegmentFile(path)
     os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # a read brings in what it reads, and no more

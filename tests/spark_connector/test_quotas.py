@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from broker.client.cluster import Cluster
 from broker.quotas.quota_entity import QuotaEntity
 from tests.support.all_available import take_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import noise
 from tests.support.scrape import Scrape
 from tests.support.topics import Topic
 
@@ -41,7 +41,7 @@ def records(own: BrokerProcess, topic: str) -> str:
     """The name of a topic of four partitions that has them."""
     made = Topic(own.bootstrap, topic, partitions=4)
     for number in range(RECORDS // 10):
-        made.produce([os.urandom(SIZE) for _ in range(10)], number % 4)
+        made.produce([noise(SIZE) for _ in range(10)], number % 4)
     return topic
 
 

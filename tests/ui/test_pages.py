@@ -6,7 +6,6 @@ No page may complain: no console error, no exception, no request to another host
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from broker.protocol.topic_partition import TopicPartition
 from tests.support.broker_process import BrokerProcess
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka, await_topics, need
+from tests.support.randomness import noise
 from tests.support.ui_process import UiProcess
 from tests.support.waiting import eventually
 
@@ -63,7 +63,7 @@ def flights(broker: Kafka) -> str:
                 name, json.dumps(value).encode(), key=key, headers=[("trace", b"t%d" % number)], partition=number % 3
             )
         for _ in range(100):
-            producer.send(LONG, os.urandom(500_000))
+            producer.send(LONG, noise(500_000))
         producer.flush(30)
     with Consumer(broker.bootstrap, {"group.id": "ui-group", "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe([name])

@@ -19,9 +19,10 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
 from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of
-from spark_connector.loads.changes import DELETED, OFFSET
+from spark_connector.loads.changes import DELETED, OFFSET, PLACE
 from spark_connector.loads.last_changes import StoredRows, stored_columns
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.tasks.required import refuse_nulls
 from spark_connector.loads.upsert import Upsert
 
 COMPACTION = "pykafka.compaction"
@@ -33,7 +34,8 @@ _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPRO
 def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properties: CommitProperties) -> bool:
     """Merge into this state of the table, in one commit. False when no row changes, and nothing was committed.
 
-    Raises LoadError for a change that cannot be ordered, and DeltaError.
+    Raises LoadError for a change that cannot be ordered, for a null in a column that the table requires, and
+    DeltaError.
     """
     version = table.version()
     stored = StoredRows(changes, upsert)
@@ -41,6 +43,8 @@ def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properti
         stored.take_in(part)
     wanted = stored.wanted
     if wanted.num_rows:
+        written = wanted.filter(pc.invert(wanted.column(DELETED)))
+        refuse_nulls(written, pa.schema(table.schema().to_arrow()), PLACE)
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in wanted.column_names if name != DELETED}
         gone = (field.name for field in table.schema().fields if field.name not in wanted.column_names)
         replaced = {**columns, **{_quoted(name): "NULL" for name in gone}}  # columns that records no longer have

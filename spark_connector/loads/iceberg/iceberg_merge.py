@@ -29,14 +29,14 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
-from spark_connector.loads.changes import DELETED
+from spark_connector.loads.changes import DELETED, PLACE
 from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import StoredRows, rows_of_keys, stored_columns
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.file_writer import fitted
+from spark_connector.loads.tasks.required import fitted, refuse_nulls
 from spark_connector.loads.tasks.transforms import split
 from spark_connector.loads.upsert import Upsert
 
@@ -111,7 +111,7 @@ def merged(
 ) -> Change:
     """The change of the files of this state of the table. `layout` is that of the rows, fitted to the table.
 
-    Raises LoadError for a change that cannot be ordered.
+    Raises LoadError for a change that cannot be ordered, and for a null in a column that the table requires.
     """
     files.try_again(table)
     if changes is None or not changes.num_rows:
@@ -125,6 +125,7 @@ def merged(
     wanted = stored.wanted
     added = [file for task in touched if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
+    refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
         file = files.write(table, layout.schema, [part], values, spec_id)
         added += [file] if file is not None else []

@@ -23,6 +23,7 @@ from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.required import fitted, refuse_nulls
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
@@ -65,7 +66,8 @@ class FileWriter:
         self._written: list[WrittenFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Raises OSError, and ArrowException for values that do not fit the table."""
+        """Raises OSError, LoadError for a null in a column that the table requires, and ArrowException for other values
+        that do not fit the table."""
         self._batches.append(batch)
         self._size += batch.nbytes
         if self._size >= ROW_GROUP_BYTES:
@@ -111,6 +113,7 @@ class FileWriter:
             table = table.append_column(LOAD_COLUMN, load)
         for name in POSITION:
             table = table.append_column(hidden(name), rows.column(name))
+        refuse_nulls(table, self._layout.schema, [hidden(name) for name in POSITION])
         return table
 
     def _write_group(self, waiting: _Waiting) -> None:
@@ -239,8 +242,3 @@ def _is_unique(one: pa.Field) -> bool:
 
 def _has_decimals(type: Collection[pa.Field] | pa.Schema) -> bool:
     return any("decimal" in str(one.type) for one in type)
-
-
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the types of `schema`, of which fields' names, order and nullability count. Raises ArrowException."""
-    return rows if rows.schema.equals(schema, check_metadata=True) else rows.cast(schema)

@@ -13,7 +13,6 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,20 +23,18 @@ from broker.client.cluster import Cluster
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
 from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
+from spark_connector.formats.value_format import UnfitRows
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import NewSession
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.unfit_values import UnfitValues
+from spark_connector.loads.tasks.unfit_values import unfit_values
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.fetch import prefetch, read_ranges
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
-
-if TYPE_CHECKING:
-    from spark_connector.formats.record_decoder import FindUnfit  # fastavro behind it
 
 _FEW = 20_000  # offsets that the driver tries to load itself
 
@@ -85,11 +82,11 @@ class TaskJob:
     """Whether the log is not told of bad records, because the caller is."""
 
     @property
-    def find_unfit(self) -> FindUnfit | None:
-        """Finds the rows that are bad because of their partition value; None where bad records have no other place
-        than the table: then they fail the load."""
+    def unfit(self) -> UnfitRows | None:
+        """Finds the rows that the table cannot take; None where bad records have no other place than the table: then
+        they fail the load."""
         letters = self.bad_records is not None or self.options.formats.bad_records_topic is not None
-        return UnfitValues(self.layout) if letters and self.layout.partition_by else None
+        return unfit_values(self.layout) if letters else None
 
     def run(self, session: NewSession, ranges: Sequence[OffsetRange]) -> TaskResult:
         """Write all records of the ranges. `session` is called only if Spark is needed.
@@ -112,14 +109,14 @@ class TaskJob:
         """What one task does."""
         with self._writers() as writers:
             which, bad_records = (self.options, ranges, self.topic_ids), writers.bad_records
-            with contextlib.closing(read_ranges(*which, bad_records, self.find_unfit)) as batches:
+            with contextlib.closing(read_ranges(*which, bad_records, self.unfit)) as batches:
                 return writers.write(batches)
 
     def _run_here(self, ranges: Sequence[OffsetRange]) -> TaskResult | None:
         """In this process, if one response of each leader holds all records; else None."""
         with closing(Cluster(self.options.client, create_topics=False)) as cluster, self._writers() as writers:
             which = (self.options, ranges, self.topic_ids)
-            rows = prefetch(*which, cluster, writers.bad_records, self.find_unfit)
+            rows = prefetch(*which, cluster, writers.bad_records, self.unfit)
             return None if rows is None else writers.write(rows)
 
     @contextlib.contextmanager

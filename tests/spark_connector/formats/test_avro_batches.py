@@ -29,13 +29,14 @@ from tests.support.arrow_values import exact
 from tests.support.avro_cases import Case, cases
 from tests.support.avro_fuzz import sanitized
 from tests.support.codec_choice import BUILT, using
+from tests.support.randomness import seed_of
 from tests.support.requirements import Unavailable, give_up
 
 pytestmark = pytest.mark.skipif(not BUILT, reason="the kernel was not built: no C compiler, or switched off")
 
 BAD = "bad"
 LEVELS = 2
-SEED = 33
+SEED = seed_of(33)
 HOUR_S = 3600
 
 

@@ -18,9 +18,10 @@ from spark_connector.formats.schema_text import parse_spark_json
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases
 from tests.support.java_process import SPARK_JARS, JavaProcess, exceptions_of_py4j
+from tests.support.randomness import seed_of
 from tests.support.requirements import Unavailable, give_up
 
-SEED = 31
+SEED = seed_of(31)
 EXAMPLES = 150
 NODE = {
     "type": "record",

@@ -21,6 +21,7 @@ from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases, full_named
 from tests.support.java_process import SPARK_JARS, JavaProcess, exceptions_of_py4j
+from tests.support.randomness import examples, seed_of
 from tests.support.requirements import Unavailable, give_up
 
 # --- Avro's library for Java, which lies among PySpark's jars, as the judge of how a value is read.
@@ -177,8 +178,8 @@ def in_numbers(kind: pa.DataType) -> pa.DataType:
 
 # --- the tests
 
-SEED = 30
-EXAMPLES = 750
+SEED = seed_of(30)
+EXAMPLES = examples(750)
 HOUR_S = 3600
 THEIRS = ("is not in the enum symbol set", "default")
 """In the reasons for which Java alone refuses: it looks at defaults of branches that no value reaches."""

@@ -102,3 +102,14 @@ def test_a_schema_that_doubles_at_every_level_takes_no_time() -> None:
     made = program(json.dumps(writer), json.dumps({"type": "record", "name": "R", "fields": []}))
     assert made is not None
     assert made.read(b"\6\0", 0) == {}
+
+
+def test_a_branch_of_no_bytes_that_cannot_be_read_is_not_taken_for_null() -> None:
+    empty = {"type": "record", "name": "C", "fields": []}
+    writer = {"type": "record", "name": "R", "fields": [{"name": "b", "type": ["null", empty]}]}
+    reader = {"type": "record", "name": "R", "fields": [{"name": "b", "type": ["null"]}]}
+    made = program(json.dumps(writer), json.dumps(reader))
+    assert made is not None
+    assert read(made, b"\0", by_fastavro=True) == [{"b": None}]
+    for by_fastavro in (True, False):
+        assert "record C was written, which cannot be read as" in read(made, b"\2", by_fastavro=by_fastavro)

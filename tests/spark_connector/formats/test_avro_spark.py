@@ -17,9 +17,10 @@ from spark_connector.formats.avro_encoder import AvroEncoder
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_writes import Refusal, SparkAvro, Write, spark_avro_or_give_up, writes
 from tests.support.java_process import exceptions_of_py4j
+from tests.support.randomness import examples, seed_of
 
-SEED = 33
-EXAMPLES = 150
+SEED = seed_of(33)
+EXAMPLES = examples(150)
 HOUR_S = 3600
 
 

@@ -1,0 +1,128 @@
+"""Columns and fields of a table that must not be null (NOT NULL, required), and rows in its types.
+
+A field of a struct that is null is not missing, wherever the struct is: within structs, lists and maps. Arrow's own
+cast takes it for a null, and so refuses good rows. Works by columns: no Python per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spark_connector.formats.nested_values import Rows, elements, present
+from spark_connector.formats.value_format import UnfitRows
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.tasks.columns import TableColumns
+
+Nulls = tuple[Rows, str]
+"""(rows that have a null there, the name of the column or field)"""
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in the types of `schema`, of which fields' names, order and nullability count. Nulls in required columns
+    are the caller's to refuse. Raises ArrowException."""
+    if rows.schema.equals(schema, check_metadata=True):
+        return rows
+    relaxed = pa.schema([_relaxed(field) for field in schema])
+    cast = rows.cast(relaxed)
+    if relaxed.equals(schema, check_metadata=True):
+        return cast
+    batches = [pa.record_batch(_Renamed(batch, schema)) for batch in cast.to_batches()]
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def nulls_where_required(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> Iterator[Nulls]:
+    """The nulls in columns that `schema` requires, of rows that have its columns by name, and perhaps others."""
+    for field in schema:
+        if not _requires(field) or field.name not in rows.schema.names:
+            continue
+        column = rows.column(field.name)
+        first = 0
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            yield from _nulls(chunk, field, field.name, np.arange(first, first + len(chunk)))
+            first += len(chunk)
+
+
+def refuse_nulls(rows: pa.Table, schema: pa.Schema, position: Sequence[str]) -> None:
+    """Raise LoadError for the first record that has one. `position`: the columns of its topic, partition and offset."""
+    for found, path in nulls_where_required(rows, schema):
+        topic, partition, offset = (rows.column(name)[int(found[0])].as_py() for name in position)
+        raise LoadError(
+            f"the record at offset {offset} of topic '{topic}', partition {partition}, has null in '{path}', which the "
+            "table requires. Nothing is loaded: let the column be null, leave such records out, or keep them elsewhere "
+            "(dead_letters, --dead-letters; with valueFormat)"
+        )
+
+
+def unfit_rows(columns: TableColumns, schema: pa.Schema) -> UnfitRows | None:
+    """What tells the records that a table with `schema` cannot take, for RecordDecoder; None if it takes all."""
+    if not any(map(_requires, schema)):
+        return None
+
+    def unfit(records: pa.RecordBatch) -> dict[int, str]:
+        rows = columns.apply(pa.Table.from_batches([records]))
+        bad: dict[int, str] = {}
+        for found, path in nulls_where_required(rows, schema):
+            for row in found.tolist():
+                bad.setdefault(row, f"null in '{path}', which the table requires")
+        return bad
+
+    return unfit
+
+
+def _nulls(column: pa.Array, field: pa.Field, path: str, rows: Rows) -> Iterator[Nulls]:
+    """`rows`: of the elements of `column`."""
+    if not field.nullable and column.null_count:
+        yield rows[column.is_null().to_numpy(zero_copy_only=False)], path
+    if not _requires_within(field.type):
+        return
+    there, rows = present(column, rows)
+    if pa.types.is_struct(field.type):
+        for inner in field.type:
+            index = there.type.get_field_index(inner.name)
+            if index >= 0:
+                yield from _nulls(there.field(index), inner, f"{path}.{inner.name}", rows)
+        return
+    _, items, places = elements(there)
+    inner = field.type.item_field if pa.types.is_map(field.type) else field.type.value_field
+    yield from _nulls(items, inner, f"{path}.{'value' if pa.types.is_map(field.type) else 'element'}", rows[places])
+
+
+def _requires(field: pa.Field) -> bool:
+    return not field.nullable or _requires_within(field.type)
+
+
+def _requires_within(kind: pa.DataType) -> bool:
+    """Whether a value of the type has parts that must not be null. The keys of maps never are."""
+    if pa.types.is_map(kind):
+        return _requires(kind.item_field)
+    return any(_requires(kind.field(number)) for number in range(kind.num_fields))
+
+
+def _relaxed(field: pa.Field) -> pa.Field:
+    """The same, and anything may be null."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_relaxed(one) for one in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _relaxed(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_relaxed(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_relaxed(kind.value_field))
+    return field.with_type(kind).with_nullable(True)
+
+
+class _Renamed:
+    """A batch under a schema that differs in nullability alone, for which Arrow has no cast."""
+
+    def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
+        self._batch = batch
+        self._schema = schema
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        _, data = self._batch.__arrow_c_array__()
+        return self._schema.__arrow_c_schema__(), data
