@@ -25,7 +25,7 @@ from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
-from spark_connector.loads.footers import delta_statistics
+from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 
@@ -82,6 +82,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
     ) -> bool:
         partitioning = table.metadata().partition_columns
         now = time.time_ns() // 1_000_000
+        statistics = TableStatistics.of_table(table)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=f"{_directory(attempt)}/{file.written.name}",
@@ -89,7 +90,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
                 partition_values=_by_column(partitioning, file.values),
                 modification_time=file.added_ms,
                 data_change=False,
-                stats=delta_statistics(file.written.metadata()),
+                stats=statistics.of(file.written),
             )
             for file in added
         ]

@@ -104,7 +104,8 @@ class IcebergCompaction(Compaction[Table]):
             values: Any = file.values
             written, by_name = file.written, dict(zip(names, values, strict=True))
             path = f"{directory}/{written.name}"
-            new.append(data_file(metadata, path, written.size, written.metadata(), by_name, metadata.default_spec_id))
+            footer, spec_id = written.metadata(), metadata.default_spec_id
+            new.append(data_file(metadata, path, written.size, footer, by_name, spec_id, written.unsaid))
         change = Change(new, {file.path for file in removed}, Operation.REPLACE)
         note = json.dumps({"number": attempt.sequence, "id": str(attempt)})
         try:

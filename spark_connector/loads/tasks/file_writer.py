@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from broker.storage.storage import discard_output
+from spark_connector.loads.column_bounds import Path, RowWatch, floats, leaves, with_nan
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.request import LOAD_COLUMN
@@ -58,6 +59,7 @@ class FileWriter:
         self._layout = layout
         self._output = output
         self._group = MOST_WAITING if layout.sort_by else ROW_GROUP_BYTES
+        self._floats = floats(layout.schema)
         self._batches: list[pa.RecordBatch] = []
         self._size = 0
         self._waiting: dict[tuple[Any, ...], _Waiting] = {}
@@ -120,9 +122,12 @@ class FileWriter:
         if self._layout.sort_by:
             order = [(one.column, "descending" if one.descending else "ascending") for one in self._layout.sort_by]
             rows = rows.sort_by(order)
+        nan = with_nan(rows, self._floats)
+        if waiting.file is not None and not nan <= waiting.file.without_bounds:
+            self._end_file(waiting)
         if waiting.file is None:
             self._make_room()
-            waiting.file = _OpenFile(self._layout, self._output, waiting.values)
+            waiting.file = _OpenFile(self._layout, self._output, waiting.values, nan)
         waiting.file.write(rows)
         if self._layout.sort_by or waiting.file.size >= self._layout.target_file_size:
             self._end_file(waiting)
@@ -143,19 +148,27 @@ def _copied(rows: pa.Table) -> pa.Table:
 
 
 class _OpenFile:
-    """A parquet file that is being written."""
+    """A parquet file that is being written.
 
-    def __init__(self, layout: FileLayout, output: TaskOutput, values: Values) -> None:
+    The columns `without_bounds` may hold NaN. Readers take the bounds in a footer for those of all values, so that they
+    would skip rows, but arrow's writer leaves NaN out of them (that of Spark leaves out the bounds).
+    """
+
+    def __init__(
+        self, layout: FileLayout, output: TaskOutput, values: Values, without_bounds: frozenset[Path] = frozenset()
+    ) -> None:
+        self.without_bounds = without_bounds
         self._values = values
         self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
         self._counts: list[Count] = []
         self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
+        self._watch = RowWatch(self._schema)
         self._file = _Counted(output.open(self._name))
         try:
             self._writer = pyarrow.parquet.ParquetWriter(
-                self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
+                self._file, self._schema, metadata_collector=self._footers, **self._settings(layout)
             )
         except BaseException:
             discard_output(self._file)
@@ -167,7 +180,9 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
-        self._writer.write_table(fitted(rows.select(self._schema.names), self._schema), rows.num_rows)
+        table = fitted(rows.select(self._schema.names), self._schema)
+        self._writer.write_table(table, rows.num_rows)
+        self._watch.take_in(table)
 
     def close(self) -> WrittenFile:
         try:
@@ -180,7 +195,22 @@ class _OpenFile:
         footer = pa.BufferOutputStream()
         self._footers[0].write_metadata_file(footer)
         counts = tuple(sum_counts(self._counts).values())
-        return WrittenFile(self._name, size, footer.getvalue().to_pybytes(), counts, dict(self._values))
+        unsaid = self._watch.unsaid()
+        return WrittenFile(self._name, size, footer.getvalue().to_pybytes(), counts, dict(self._values), unsaid)
+
+    def _settings(self, layout: FileLayout) -> dict[str, Any]:
+        """Statistics and page index for readers that skip, checksums of pages for the audit."""
+        dictionary = [one.name for one in self._schema if not _is_unique(one)]
+        return {
+            "compression": layout.compression,
+            "use_dictionary": dictionary or False,
+            "write_statistics": _bounded(self._schema, self.without_bounds),
+            "write_page_index": True,
+            "write_page_checksum": True,
+            "store_schema": False,
+            "coerce_timestamps": "us",
+            **({"store_decimal_as_integer": True} if _has_decimals(self._schema) else {}),
+        }
 
     def abort(self) -> None:
         self._writer.is_open = False  # so that it adds no footer
@@ -213,18 +243,11 @@ class _Counted:
         self._file.close()
 
 
-def _settings(schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:
-    """Statistics and page index for readers that skip, checksums of pages for the audit."""
-    dictionary = [one.name for one in schema if not _is_unique(one)]
-    return {
-        "compression": layout.compression,
-        "use_dictionary": dictionary or False,
-        "write_page_index": True,
-        "write_page_checksum": True,
-        "store_schema": False,
-        "coerce_timestamps": "us",
-        **({"store_decimal_as_integer": True} if _has_decimals(schema) else {}),
-    }
+def _bounded(schema: pa.Schema, without_bounds: Collection[Path]) -> bool | list[str]:
+    """The columns with statistics, as pyarrow wants them: by their paths in parquet."""
+    if not without_bounds:
+        return True
+    return [".".join(leaf.path) for leaf in leaves(schema) if leaf.path not in without_bounds]
 
 
 def _is_unique(one: pa.Field) -> bool:
