@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.storage.storage import discard_output
 from spark_connector.loads.column_bounds import Path, RowWatch, floats, leaves, with_nan
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
@@ -35,6 +37,9 @@ MOST_WAITING = 4 * ROW_GROUP_BYTES
 
 MOST_OPEN = 32
 """Most files that are open at once; each has a buffer."""
+
+_NANOSECONDS = (2**63 - 1) // 1000
+"""The last microsecond of times in nanoseconds."""
 
 _UNIQUE = ("key", "value", "offset", "timestamp")  # columns of Kafka for which a dictionary only costs time
 
@@ -107,6 +112,8 @@ class FileWriter:
     def _with_positions(self, rows: pa.Table) -> pa.Table:
         """The table's rows, and beside them where each record is: a table may leave these columns out."""
         table = self._layout.columns.apply(rows)
+        if self._layout.int96:
+            _check_nanoseconds(table, rows)
         if self._layout.load_id is not None:
             load = pa.repeat(pa.scalar(self._layout.load_id, pa.string()), rows.num_rows)
             table = table.append_column(LOAD_COLUMN, load)
@@ -141,6 +148,24 @@ class FileWriter:
         if waiting.file is not None:
             self._written.append(waiting.file.close())
             waiting.file = None
+
+
+def _check_nanoseconds(table: pa.Table, records: pa.Table) -> None:
+    """Raise LoadError for a time that readers of INT96 would show as another: they take it for nanoseconds."""
+    for name in table.column_names:
+        column = table.column(name)
+        if not pa.types.is_timestamp(column.type):
+            continue
+        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        wrong = pc.or_(pc.less(numbers, -_NANOSECONDS), pc.greater(numbers, _NANOSECONDS))
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, pa.scalar(True)).as_py()
+            topic, partition, offset = (records.column(each)[row].as_py() for each in POSITION)
+            raise LoadError(
+                f"{name} of the record at offset {offset} of topic '{topic}', partition {partition}, lies beyond the "
+                "years 1678 to 2261: the directory has times as INT96, as earlier versions wrote them, and readers "
+                "would show another time. Load into another directory"
+            )
 
 
 def _copied(rows: pa.Table) -> pa.Table:
@@ -208,7 +233,7 @@ class _OpenFile:
             "write_page_index": True,
             "write_page_checksum": True,
             "store_schema": False,
-            "coerce_timestamps": "us",
+            **({"use_deprecated_int96_timestamps": True} if layout.int96 else {"coerce_timestamps": "us"}),
             **({"store_decimal_as_integer": True} if _has_decimals(self._schema) else {}),
         }
 

@@ -25,6 +25,7 @@ from tests.support.filter_engines import (
     UnsayableError,
     delta_engines,
     iceberg_engines,
+    is_known,
     oracles,
     parquet_engines,
 )
@@ -68,15 +69,6 @@ def misses(rows: pa.Table, engines: dict[str, Find], values: Iterable[pa.Scalar]
                 if ids not in expected:
                     found.append(f"{name}: c {op} {value}: {ids}, not {expected[0]}")
     return "\n".join(found)
-
-
-def is_known(engine: str, op: str, value: pa.Scalar) -> bool:
-    """Wrong in the engine itself, on tables of their own writers, too: the tests at the end hold each."""
-    is_float = pa.types.is_floating(value.type)
-    is_nan = is_float and math.isnan(value.as_py())
-    if engine in ("deltalake dataset", "deltalake to_pandas"):
-        return is_nan and op in ("<", "<=")
-    return engine == "pyiceberg" and value.type == pa.float32() and math.isinf(value.as_py())
 
 
 @pytest.mark.parametrize("name", CASES)
