@@ -65,7 +65,10 @@ class DeltaCompaction(Compaction[DeltaTable]):
         schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name not in partitioning])
         try:
             dataset = table.to_pyarrow_dataset()
-        except DeltaError as error:  # deletion vectors, column mapping
+        except (
+            DeltaError,
+            ValueError,
+        ) as error:  # deletion vectors, column mapping, bounds beyond Python
             raise ConfigError(f"{self._shown} cannot be compacted: {error}") from error
         fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
         chosen = [fragments[unquote(file.path)] for file in files]

@@ -31,11 +31,10 @@ from spark_connector.loads.column_bounds import (
     upper_text,
 )
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.times import PYTHONS_DAYS, PYTHONS_MICROSECONDS
 
 _NAMED, _NUMBER = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 _FIRST: Final = 32  # columns, where the table does not say
-_DAYS: Final = (-719_162, 2_932_896)  # from 1970 to the first and last day of the years 1 to 9999
-_MICROS: Final = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 _EXACT: Final = Context(prec=80)
 _INFINITE: Final = float("inf")
 
@@ -150,7 +149,7 @@ def _text(raw: bytes) -> str:
 
 
 def _dates(bounds: Bounds) -> tuple[str, str] | None:
-    if not _DAYS[0] <= bounds.low <= bounds.high <= _DAYS[1]:
+    if not PYTHONS_DAYS[0] <= bounds.low <= bounds.high <= PYTHONS_DAYS[1]:
         return None
     low, high = (f'"{np.datetime64(raw, "D")}"' for raw in bounds)
     return low, high
@@ -158,10 +157,14 @@ def _dates(bounds: Bounds) -> tuple[str, str] | None:
 
 def _timestamps(type: pa.DataType, bounds: Bounds) -> tuple[str, str] | None:
     """In milliseconds, the resolution of the statistics: rounded down and up, but for the last in the year 9999."""
-    if type.unit != "us" or not _MICROS[0] <= bounds.low <= bounds.high <= _MICROS[1]:
+    if type.unit != "us" or not PYTHONS_MICROSECONDS[0] <= bounds.low <= bounds.high <= PYTHONS_MICROSECONDS[1]:
         return None
     low, high = bounds.low // 1000, -(-bounds.high // 1000)
-    last = np.datetime64(high, "ms") if high * 1000 <= _MICROS[1] else np.datetime64(_MICROS[1], "us")
+    last = (
+        np.datetime64(high, "ms")
+        if high * 1000 <= PYTHONS_MICROSECONDS[1]
+        else np.datetime64(PYTHONS_MICROSECONDS[1], "us")
+    )
     zone = "Z" if type.tz else ""
     return f'"{np.datetime64(low, "ms")}{zone}"', f'"{last}{zone}"'
 

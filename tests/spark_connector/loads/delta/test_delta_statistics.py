@@ -10,7 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from broker.errors import ConfigError
+from spark_connector.destinations import open_destination
 from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.tasks import file_writer
 from spark_connector.loads.tasks.columns import TableColumns
@@ -19,6 +22,7 @@ from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import StorageOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from tests.support.filter_cases import CASES, LAST, NAN
+from tests.support.filter_tables import FilteredTable
 
 _POSITION = {"topic": "t", "partition": 0, "offset": 0}
 
@@ -136,3 +140,20 @@ def test_the_first_columns_are_described_or_those_that_the_table_names(statistic
     assert described(dataSkippingNumIndexedCols="3") == ["s", "c00", "c01"]
     assert len(described(dataSkippingNumIndexedCols="-1")) == 41
     assert described(dataSkippingStatsColumns="c39, `c07`,s.f3") == ["s", "c07", "c39"]
+
+
+def test_bounds_of_other_writers_that_python_does_not_have_block_nothing(tmp_path: Path) -> None:
+    """deltalake itself writes such, and cannot make a dataset of the table then."""
+    table = FilteredTable(tmp_path / "table", "delta")
+    far = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+    table.load(pa.table({"on": far}))
+    others = pa.table({"id": [7], "on": far, "topic": ["t"], "partition": pa.array([0], pa.int32()), "offset": [7]})
+    write_deltalake(str(table.to), others.append_column("load", pa.nulls(1, pa.string())), mode="append")
+    with open_destination(table.target) as site:
+        assert len(site.snapshot(()).files) == 2
+        compaction = site.compaction()
+        assert compaction is not None
+        opened = compaction.table()
+        with pytest.raises(ConfigError, match="cannot be compacted: Invalid isoformat string"):
+            compaction.rows_of(opened, compaction.files(opened))
+    table.load(pa.table({"on": far}))
