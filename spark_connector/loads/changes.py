@@ -337,7 +337,7 @@ def _has_order(kind: Any) -> bool:
 
 def _casts(one: Any, kind: Any) -> bool:
     try:
-        pa.array([one.as_py()], one.type).cast(kind)
+        pa.array([one], one.type).cast(kind)
     except pa.ArrowException:
         return False
     return True

@@ -1,15 +1,9 @@
-"""Counts of the rows that tasks have written, and statistics of parquet files from their footers.
-
-delta/delta_log.py makes the statistics of the files that a commit adds.
-"""
+"""Counts of the rows that tasks have written, and whether the pages of a parquet file are whole."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Iterable
-from datetime import MAXYEAR, UTC, date, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +12,7 @@ import pyarrow.parquet
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 
-_MOST_MEASURED = 32  # columns, as other writers of Delta have it
-_LONGEST_BOUND = 128  # characters
 _ARROW = "parquet-cpp"  # how pyarrow names itself in a file
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Count(NamedTuple):
@@ -59,57 +50,6 @@ def count_positions(rows: pa.Table) -> list[Count]:
 
 def _is_constant(column: pa.ChunkedArray) -> bool:
     return bool(pc.all(pc.equal(column, column[0])).as_py())
-
-
-def delta_statistics(footer: Any) -> str:
-    """The `stats` of Delta's add action: rows, and nulls and bounds of columns, with which readers skip files."""
-    types = {one.name: one.type for one in footer.schema.to_arrow_schema() if _is_bounded(one.type)}
-    nulls: dict[str, int] = {}
-    bounds: dict[str, tuple[Any, Any]] = {}
-    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-    for name in list(types)[:_MOST_MEASURED]:
-        if paths.count(name) != 1:
-            continue  # the field b of a column a has the path of a column "a.b"
-        column = paths.index(name)
-        groups = [footer.row_group(number).column(column).statistics for number in range(footer.num_row_groups)]
-        if not all(one is not None and one.has_null_count for one in groups):
-            continue
-        nulls[name] = sum(one.null_count for one in groups)
-        with contextlib.suppress(OverflowError, ValueError, AttributeError):  # a time that Python does not have
-            found = [bound for one in groups if one.num_values for bound in (one.min, one.max)]
-            if found and None not in found:  # parquet leaves out bounds of more than 4 KiB
-                low, high = min(found), max(found)
-                if _fits(low) and _fits(high):
-                    bounds[name] = (low, high)
-    return json.dumps(
-        {
-            "numRecords": footer.num_rows,
-            "minValues": {name: _as_delta(low) for name, (low, _) in bounds.items()},
-            "maxValues": {name: _as_delta(high, up=True) for name, (_, high) in bounds.items()},
-            "nullCount": nulls,
-        }
-    )
-
-
-def _is_bounded(kind: pa.DataType) -> bool:
-    of_numbers = pa.types.is_integer(kind) or pa.types.is_date(kind)
-    return of_numbers or pa.types.is_string(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
-
-
-def _fits(value: Any) -> bool:
-    """Whether Delta can hold the bound: a long text would be in the log for every file, a time is rounded up."""
-    if isinstance(value, datetime):
-        return value.year < MAXYEAR
-    return not isinstance(value, str) or len(value) <= _LONGEST_BOUND
-
-
-def _as_delta(value: Any, *, up: bool = False) -> Any:
-    """Timestamps in milliseconds, the resolution of the statistics: rounded down for the lowest, up for the highest."""
-    if not isinstance(value, datetime):
-        return value.isoformat() if isinstance(value, date) else value
-    micros = (value - _EPOCH) // timedelta(microseconds=1)
-    millis = -(-micros // 1000) if up else micros // 1000
-    return (_EPOCH + timedelta(milliseconds=millis)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def pages_are_whole(storage: Storage, path: str) -> bool:

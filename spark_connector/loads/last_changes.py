@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, OFFSET, ORDER, PARTITION, PLACE, TOPIC, ChangeDecoder
 from spark_connector.loads.record import LoadError
+from spark_connector.loads.times import in_words
 from spark_connector.loads.upsert import Upsert
 
 _MOST_ROWS = 1 << 20
@@ -238,7 +239,7 @@ def _group_of(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 def _told(rows: pa.Table, upsert: Upsert) -> str:
     """The key of the first row, in words."""
-    return "the key " + ", ".join(f"{name}={rows.column(name)[0].as_py()!r:.60}" for name in upsert.key)
+    return "the key " + ", ".join(f"{name}={in_words(rows.column(name)[0])}" for name in upsert.key)
 
 
 def _places(rows: pa.Table) -> str:

@@ -1,6 +1,7 @@
 """Times and dates as the integers that they are in Arrow and in Avro: Python's own end with the year 9999. Pure.
 
-files/avro_files.py and database/sql.py turn rows into Python objects; both do it by these types.
+files/avro_files.py and database/sql.py turn rows into Python objects; both do it by these types. Messages name values
+by `in_words`.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-_PYTHONS_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
+PYTHONS_MICROSECONDS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """From the year 1 to the year 9999."""
-_PYTHONS_DAYS = -719_162, 2_932_896
+PYTHONS_DAYS = -719_162, 2_932_896
 
 
 def without_times(type: pa.DataType) -> pa.DataType:
@@ -35,8 +36,16 @@ def without_times(type: pa.DataType) -> pa.DataType:
 def fits_python(column: pa.Array) -> bool:
     """Whether all of a column of timestamps (microseconds) or dates lie in the years 1 to 9999."""
     numbers = column.cast(without_times(column.type)).drop_null().to_numpy()
-    low, high = _PYTHONS_DAYS if pa.types.is_date32(column.type) else _PYTHONS_MICROSECONDS
+    low, high = PYTHONS_DAYS if pa.types.is_date32(column.type) else PYTHONS_MICROSECONDS
     return not len(numbers) or bool(numbers.min() >= low and numbers.max() <= high)
+
+
+def in_words(value: pa.Scalar) -> str:
+    """A value in a message, also one that Python does not have."""
+    if value.is_valid and (pa.types.is_timestamp(value.type) or pa.types.is_date32(value.type)):
+        number = pa.array([value], value.type).cast(without_times(value.type))[0].as_py()
+        return as_text(number, value.type)
+    return f"{value.as_py()!r:.60}"
 
 
 def as_text(number: int, type: pa.DataType, *, era: bool = False) -> str:

@@ -21,6 +21,7 @@ from spark_connector.loads.changes import DELETED, OFFSET, PARTITION, TOPIC
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.last_changes import last_writers, rows_of_keys, stored_columns
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.times import in_words
 from spark_connector.loads.upsert import Upsert
 
 _EXAMPLES = 3
@@ -40,8 +41,8 @@ class KeyCounts:
         if rows.num_rows:
             self.wrong[what] = self.wrong.get(what, 0) + rows.num_rows
             shown = self.examples.setdefault(what, [])
-            for row in rows.slice(0, _EXAMPLES - len(shown)).to_pylist():
-                shown.append(", ".join(f"{name}={value!r:.60}" for name, value in row.items()))
+            for row in range(min(rows.num_rows, _EXAMPLES - len(shown))):
+                shown.append(", ".join(f"{name}={in_words(rows.column(name)[row])}" for name in rows.column_names))
 
     @property
     def problems(self) -> tuple[str, ...]:

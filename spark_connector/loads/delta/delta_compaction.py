@@ -28,7 +28,7 @@ from spark_connector.loads.delta.delta_features import Work, check_features
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
-from spark_connector.loads.footers import delta_statistics
+from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.partition_values import segment_of
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
@@ -70,7 +70,10 @@ class DeltaCompaction(Compaction[DeltaTable]):
         schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name not in partitioning])
         try:
             dataset = table.to_pyarrow_dataset()
-        except DeltaError as error:  # deletion vectors, column mapping
+        except (
+            DeltaError,
+            ValueError,
+        ) as error:  # deletion vectors, column mapping, bounds beyond Python
             raise ConfigError(f"{self._shown} cannot be compacted: {error}") from error
         fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
         chosen = [fragments[unquote(file.path)] for file in files]
@@ -93,6 +96,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
     ) -> bool:
         partitioning = table.metadata().partition_columns
         now = time.time_ns() // 1_000_000
+        statistics = TableStatistics.of_table(table)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
                 path=f"{_directory(attempt)}/{file.written.name}",
@@ -100,7 +104,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
                 partition_values=_by_column(partitioning, file.values),
                 modification_time=file.added_ms,
                 data_change=False,
-                stats=delta_statistics(file.written.metadata()),
+                stats=statistics.of(file.written),
             )
             for file in added
         ]

@@ -31,7 +31,7 @@ from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_features import check_features, refuse_unopenable, works_of
 from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
-from spark_connector.loads.footers import delta_statistics
+from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableLog
@@ -155,7 +155,8 @@ class DeltaCommitLog(TableLog):
             if table.version() > version:
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
-        actions = [_add_action(record, file) for file in files]
+        statistics = TableStatistics.of_table(table)
+        actions = [_add_action(record, file, statistics.of(file)) for file in files]
         refuse_unreadable(table.schema(), table.metadata().partition_columns, actions, files)
         self._write(table, actions, self._properties(record, None if record.rewind is None else 0))
 
@@ -247,14 +248,14 @@ def _has_only_grown(before: DeltaTable, after: DeltaTable) -> bool:
     )
 
 
-def _add_action(record: LoadRecord, file: WrittenFile) -> AddAction | RemoveAction:
+def _add_action(record: LoadRecord, file: WrittenFile, stats: str) -> AddAction | RemoveAction:
     return AddAction(
         path=f"{record.load_id}/{file.name}",
         size=file.size,
         partition_values=dict(file.texts),
         modification_time=record.created_ms,
         data_change=True,
-        stats=delta_statistics(file.metadata()),
+        stats=stats,
     )
 
 

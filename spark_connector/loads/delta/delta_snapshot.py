@@ -80,7 +80,8 @@ def _refuse_unreadable(table: DeltaTable, shown: str) -> None:
 def _files(table: DeltaTable, storage: Storage) -> tuple[TableFile, ...]:
     partitioned = table.metadata().partition_columns
     found = []
-    for action in pa.table(table.get_add_actions()).to_pylist():
+    wanted = ["path", "size_bytes", "num_records", *(["partition"] if partitioned else [])]
+    for action in pa.table(table.get_add_actions()).select(wanted).to_pylist():  # bounds may be no dates of Python
         path = unquote(action["path"])
         if "://" in path or path.startswith("/"):
             raise ConfigError(

@@ -36,6 +36,7 @@ from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
 from spark_connector.loads.files.file_rows import count_rows, read_offsets
+from spark_connector.loads.files.time_types import with_times_of
 from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import (
     MANIFEST,
@@ -60,6 +61,7 @@ from spark_connector.loads.request import check_topics
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
 from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
@@ -119,10 +121,20 @@ class FilesDestination(Destination):
 
     def _refuse_other_layout(self, record: LoadRecord) -> None:
         """Check that this load has the format and layout of the loads before, so that all can be read as one."""
+        self._check_loads_before(record)
+
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
+        before = self._check_loads_before(record)
+        return layout if before is None else with_times_of(before, self.output, layout)
+
+    def _check_loads_before(self, record: LoadRecord) -> LoadRecord | None:
+        """Gives the newest load that has rows."""
         check_topics(record.partition_by, {range.topic for range in record.ranges})
+        newest: LoadRecord | None = None
         for before in self._manifests(lambda manifest: manifest.rows > 0):
             if not before.rows:
                 continue
+            newest = newest or before
             if before.format != record.format:
                 raise ConfigError(
                     f"{self.url} holds loads in {before.format} so far, not in {record.format}, and they could not be "
@@ -133,6 +145,7 @@ class FilesDestination(Destination):
                     f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
                     f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
                 )
+        return newest
 
     def own_writer(self, format: str) -> RowsWriter | None:
         if format != "avro":

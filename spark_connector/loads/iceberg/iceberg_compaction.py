@@ -114,7 +114,19 @@ class IcebergCompaction(Compaction[Table]):
             written, by_name = file.written, dict(zip(names, values, strict=True))
             path = f"{directory}/{written.name}"
             footer, spec_id = written.metadata(), metadata.default_spec_id
-            new.append(data_file(metadata, path, written.size, footer, by_name, spec_id, sort_order_id=self._order_id))
+            said = written.unsaid
+            new.append(
+                data_file(
+                    metadata,
+                    path,
+                    written.size,
+                    footer,
+                    by_name,
+                    spec_id,
+                    unsaid=said,
+                    sort_order_id=self._order_id,
+                )
+            )
         change = Change(new, {file.path for file in removed}, Operation.REPLACE)
         note = json.dumps({"number": attempt.sequence, "id": str(attempt)})
         try:

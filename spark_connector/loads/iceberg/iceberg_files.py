@@ -7,9 +7,14 @@ or dropped and added again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import (
+    MetricModeTypes,
+    MetricsMode,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -21,13 +26,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, PrimitiveType, StringType
+from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
+from spark_connector.loads.column_bounds import Bounds, Raw, Unsaid, footer_bounds, lower_text, upper_text
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.tasks.written_file import WrittenFile
 
 DATA = "data"
+NOTHING_UNSAID = Unsaid()
 
 
 def directory_of_load(load_id: str) -> str:
@@ -49,10 +58,12 @@ def data_file(
     footer: Any,
     values: Mapping[str, Any],
     spec_id: int,
+    *,
+    unsaid: Unsaid = NOTHING_UNSAID,
     records: str = "",
     sort_order_id: int | None = None,
 ) -> DataFile:
-    """The file at `location`, with the statistics of its `footer` (pyarrow's FileMetaData).
+    """The file at `location`, with the statistics of its `footer` (pyarrow's FileMetaData) and what that leaves unsaid.
 
     `values` has the value of each field of the partition spec, by its name, as Iceberg holds it. `records`: where its
     records are in the topics, in words. `sort_order_id`: the table's order by which its rows are sorted. Raises
@@ -62,12 +73,14 @@ def data_file(
         schema = pyarrow_to_schema(footer.schema.to_arrow_schema())
     except ValueError as error:
         raise LoadError(f"{location} has no field ids: {error}") from error
-    ids = parquet_path_to_id_mapping(schema)
-    statistics = data_file_statistics_from_parquet_metadata(
-        footer, compute_statistics_plan(schema, metadata.properties), ids
+    plan = compute_statistics_plan(schema, metadata.properties)
+    of_path = parquet_path_to_id_mapping(schema)
+    nans, nulls = (
+        {of_path[".".join(path)]: number for path, number in counts.items()} for counts in (unsaid.nans, unsaid.nulls)
     )
-    for path in _without_bounds(footer):
-        statistics.column_aggregates.pop(ids[path], None)
+    counted = {number: _counts_only(one, is_silent=bool(nans.get(number))) for number, one in plan.items()}
+    statistics = data_file_statistics_from_parquet_metadata(footer, counted, of_path)
+    low, high = _bounds(footer, unsaid, {path: plan[number] for path, number in of_path.items()})
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=location,
@@ -77,25 +90,60 @@ def data_file(
         sort_order_id=sort_order_id,
         equality_ids=None,
         key_metadata=None,
-        **statistics.to_serialized_dict(),
+        **{
+            **statistics.to_serialized_dict(),
+            "lower_bounds": low,
+            "upper_bounds": high,
+            "value_counts": {**statistics.value_counts, **dict.fromkeys(nans, footer.num_rows)},
+            "null_value_counts": {**statistics.null_value_counts, **nulls},
+            "nan_value_counts": nans,
+        },
     )
     file.spec_id = spec_id
     refuse_unreadable(metadata, file, spec_id, records)
     return file
 
 
-def _without_bounds(footer: Any) -> set[str]:
-    """The columns of which a row group has values without bounds, as parquet has none of texts of more than 4 KiB.
+def _counts_only(one: StatisticsCollector, *, is_silent: bool) -> StatisticsCollector:
+    """pyiceberg's own bounds are Python's values, which end at the year 9999, and it makes surrogates of texts.
 
-    pyiceberg would take the bounds of the other row groups for those of the file, and readers would skip rows.
+    `is_silent`: a column of which the footer says nothing, because it has NaN.
     """
-    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    columns = (group.column(number) for group in groups for number in range(footer.num_columns))
-    return {
-        column.path_in_schema
-        for column in columns
-        if (found := column.statistics) is None or (found.num_values and not found.has_min_max)
-    }
+    has_none = is_silent or one.mode.type == MetricModeTypes.NONE
+    return replace(one, mode=MetricsMode(MetricModeTypes.NONE if has_none else MetricModeTypes.COUNTS))
+
+
+def _bounds(
+    footer: Any, unsaid: Unsaid, plan: Mapping[str, StatisticsCollector]
+) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """The lower and the upper bounds of the columns that have them by the table's plan, by field id."""
+    lower, upper = {}, {}
+    for path, bounds in footer_bounds(footer, unsaid).items():
+        one = plan[".".join(path)]
+        if one.mode.type in (MetricModeTypes.TRUNCATE, MetricModeTypes.FULL):
+            low, high = _cut(one, bounds)
+            if low is not None:
+                lower[one.field_id] = _serialized(one.iceberg_type, low)
+            if high is not None:
+                upper[one.field_id] = _serialized(one.iceberg_type, high)
+    return lower, upper
+
+
+def _cut(one: StatisticsCollector, bounds: Bounds) -> tuple[Raw | None, Raw | None]:
+    length = one.mode.length
+    if length is None or not isinstance(bounds.low, bytes) or not isinstance(bounds.high, bytes):
+        return bounds
+    if isinstance(one.iceberg_type, StringType):
+        return lower_text(bounds.low, length), upper_text(bounds.high, length)
+    return bounds.low[:length], truncate_upper_bound_binary_string(bounds.high, length)
+
+
+def _serialized(type: PrimitiveType, raw: Raw) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(type, DecimalType):
+        return int(raw).to_bytes((raw + (raw < 0)).bit_length() // 8 + 1, "big", signed=True)
+    return to_bytes(type, raw)
 
 
 def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_id: int | None) -> list[DataFile]:
@@ -104,7 +152,14 @@ def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_i
     spec_id = table.metadata.default_spec_id if spec_id is None else spec_id
     return [
         data_file(
-            table.metadata, f"{directory}/{file.name}", file.size, file.metadata(), file.values, spec_id, file.where
+            table.metadata,
+            f"{directory}/{file.name}",
+            file.size,
+            file.metadata(),
+            file.values,
+            spec_id,
+            unsaid=file.unsaid,
+            records=file.where,
         )
         for file in files
     ]

@@ -30,7 +30,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, PLACE
-from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load
+from spark_connector.loads.column_bounds import RowWatch, Unsaid
+from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import StoredRows, rows_of_keys, stored_columns
@@ -62,19 +63,22 @@ class FileMaker:
         """A file of these rows, which are of one partition; None, and no file, when there are none."""
         name, location = self._new(table)
         footers: list[Any] = []
+        watch = RowWatch(schema)
         with table.io.new_output(location).create() as sink:
             writer = pyarrow.parquet.ParquetWriter(
                 sink, schema, compression="zstd", metadata_collector=footers, store_schema=False, write_page_index=True
             )
             for part in parts:
                 if part.num_rows:
-                    writer.write_table(fitted(part.select(schema.names), schema))
+                    rows = fitted(part.select(schema.names), schema)
+                    writer.write_table(rows)
+                    watch.take_in(rows)
             writer.close()
         if not footers[0].num_rows:
             table.io.delete(location)
             self.names.remove(name)
             return None
-        return self._made(table, name, location, footers[0], values, spec_id)
+        return self._made(table, name, location, footers[0], values, spec_id, watch.unsaid())
 
     def copy(self, table: Table, file: DataFile) -> DataFile:
         """The same rows under a new name."""
@@ -97,10 +101,18 @@ class FileMaker:
         return name, f"{self._location(table)}/{name}"
 
     def _made(
-        self, table: Table, name: str, location: str, footer: Any, values: Mapping[str, Any], spec_id: int
+        self,
+        table: Table,
+        name: str,
+        location: str,
+        footer: Any,
+        values: Mapping[str, Any],
+        spec_id: int,
+        unsaid: Unsaid = NOTHING_UNSAID,
     ) -> DataFile:
         self._sync(f"{self._directory}/{name}")
-        return data_file(table.metadata, location, len(table.io.new_input(location)), footer, values, spec_id)
+        size = len(table.io.new_input(location))
+        return data_file(table.metadata, location, size, footer, values, spec_id, unsaid=unsaid)
 
     def _location(self, table: Table) -> str:
         return f"{table.location().rstrip('/')}/{self._directory}"

@@ -18,6 +18,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from broker.errors import ConfigError
+from spark_connector.loads.column_bounds import RowWatch
 from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
@@ -59,19 +60,22 @@ def _copies(table: Table, task: FileScanTask, undone: pa.Array, own_id: str) -> 
     output = table.io.new_output(location)
     with table.io.new_input(task.file.file_path).open() as source, output.create() as sink:
         file = pyarrow.parquet.ParquetFile(source)
-        at = _column_of_loads(table, file.schema_arrow)
+        at, watch = _column_of_loads(table, file.schema_arrow), RowWatch(file.schema_arrow)
         with pyarrow.parquet.ParquetWriter(
             sink, file.schema_arrow, compression="zstd", metadata_collector=footers, store_schema=False
         ) as writer:
             for batch in file.iter_batches(_ROWS):
                 is_undone = pc.is_in(batch.column(at), value_set=undone)
-                writer.write_batch(batch.filter(pc.invert(is_undone)))
+                kept = batch.filter(pc.invert(is_undone))
+                writer.write_batch(kept)
+                watch.take_in(pa.Table.from_batches([kept]))
     if not footers[0].num_rows:
         table.io.delete(location)
         return []
     spec_id = task.file.spec_id
     values = {field.name: task.file.partition[at] for at, field in enumerate(table.specs()[spec_id].fields)}
-    return [data_file(table.metadata, location, len(output.to_input_file()), footers[0], values, spec_id)]
+    size = len(output.to_input_file())
+    return [data_file(table.metadata, location, size, footers[0], values, spec_id, unsaid=watch.unsaid())]
 
 
 def _column_of_loads(table: Table, schema: pa.Schema) -> int:

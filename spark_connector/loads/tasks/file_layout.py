@@ -19,7 +19,7 @@ class FileLayout:
     `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
     `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
     their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes. `evolution`
-    is what the driver may change in the table before.
+    is what the driver may change in the table before. `int96` writes times as earlier versions did.
     """
 
     schema: pa.Schema
@@ -31,3 +31,4 @@ class FileLayout:
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
     evolution: Evolution = NO_CHANGES
+    int96: bool = False

@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.storage.storage import discard_output
+from spark_connector.loads.column_bounds import Path, RowWatch, floats, leaves, with_nan
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import fitted, refuse_nulls
@@ -36,6 +39,9 @@ MOST_WAITING = 4 * ROW_GROUP_BYTES
 
 MOST_OPEN = 32
 """Most files that are open at once; each has a buffer."""
+
+_NANOSECONDS = (2**63 - 1) // 1000
+"""The last microsecond of times in nanoseconds."""
 
 _UNIQUE = ("key", "value", "offset", "timestamp")  # columns of Kafka for which a dictionary only costs time
 
@@ -60,6 +66,7 @@ class FileWriter:
         self._layout = layout
         self._output = output
         self._group = MOST_WAITING if layout.sort_by else ROW_GROUP_BYTES
+        self._floats = floats(layout.schema)
         self._batches: list[pa.RecordBatch] = []
         self._size = 0
         self._waiting: dict[tuple[Any, ...], _Waiting] = {}
@@ -108,6 +115,8 @@ class FileWriter:
     def _with_positions(self, rows: pa.Table) -> pa.Table:
         """The table's rows, and beside them where each record is: a table may leave these columns out."""
         table = self._layout.columns.apply(rows)
+        if self._layout.int96:
+            _check_nanoseconds(table, rows)
         if self._layout.load_id is not None:
             load = pa.repeat(pa.scalar(self._layout.load_id, pa.string()), rows.num_rows)
             table = table.append_column(LOAD_COLUMN, load)
@@ -124,9 +133,12 @@ class FileWriter:
         if self._layout.sort_by:
             order = [(one.column, "descending" if one.descending else "ascending") for one in self._layout.sort_by]
             rows = rows.sort_by(order)
+        nan = with_nan(rows, self._floats)
+        if waiting.file is not None and not nan <= waiting.file.without_bounds:
+            self._end_file(waiting)
         if waiting.file is None:
             self._make_room()
-            waiting.file = _OpenFile(self._layout, self._output, waiting.values)
+            waiting.file = _OpenFile(self._layout, self._output, waiting.values, nan)
         waiting.file.write(rows)
         if self._layout.sort_by or waiting.file.size >= self._layout.target_file_size:
             self._end_file(waiting)
@@ -142,14 +154,39 @@ class FileWriter:
             waiting.file = None
 
 
+def _check_nanoseconds(table: pa.Table, records: pa.Table) -> None:
+    """Raise LoadError for a time that readers of INT96 would show as another: they take it for nanoseconds."""
+    for name in table.column_names:
+        column = table.column(name)
+        if not pa.types.is_timestamp(column.type):
+            continue
+        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+        wrong = pc.or_(pc.less(numbers, -_NANOSECONDS), pc.greater(numbers, _NANOSECONDS))
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, pa.scalar(True)).as_py()
+            topic, partition, offset = (records.column(each)[row].as_py() for each in POSITION)
+            raise LoadError(
+                f"{name} of the record at offset {offset} of topic '{topic}', partition {partition}, lies beyond the "
+                "years 1678 to 2261: the directory has times as INT96, as earlier versions wrote them, and readers "
+                "would show another time. Load into another directory"
+            )
+
+
 def _copied(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(np.arange(rows.num_rows)))
 
 
 class _OpenFile:
-    """A parquet file that is being written."""
+    """A parquet file that is being written.
 
-    def __init__(self, layout: FileLayout, output: TaskOutput, values: Values) -> None:
+    The columns `without_bounds` may hold NaN. Readers take the bounds in a footer for those of all values, so that they
+    would skip rows, but arrow's writer leaves NaN out of them (that of Spark leaves out the bounds).
+    """
+
+    def __init__(
+        self, layout: FileLayout, output: TaskOutput, values: Values, without_bounds: frozenset[Path] = frozenset()
+    ) -> None:
+        self.without_bounds = without_bounds
         self._values = values
         self._texts = {field.name: field.text(values[field.name]) for field in layout.partition_by}
         self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
@@ -157,10 +194,11 @@ class _OpenFile:
         self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
+        self._watch = RowWatch(self._schema)
         self._file = CountedFile(output.open(self._name))
         try:
             self._writer = pyarrow.parquet.ParquetWriter(
-                self._file, self._schema, metadata_collector=self._footers, **_settings(self._schema, layout)
+                self._file, self._schema, metadata_collector=self._footers, **self._settings(layout)
             )
         except BaseException:
             discard_output(self._file)
@@ -172,7 +210,9 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
-        self._writer.write_table(fitted(rows.select(self._schema.names), self._schema), rows.num_rows)
+        table = fitted(rows.select(self._schema.names), self._schema)
+        self._writer.write_table(table, rows.num_rows)
+        self._watch.take_in(table)
 
     def close(self) -> WrittenFile:
         try:
@@ -185,8 +225,23 @@ class _OpenFile:
         footer = pa.BufferOutputStream()
         self._footers[0].write_metadata_file(footer)
         counts = tuple(sum_counts(self._counts).values())
-        kept = footer.getvalue().to_pybytes()
-        return WrittenFile(self._name, size, kept, counts, dict(self._values), self._texts, socket.gethostname())
+        kept, host = footer.getvalue().to_pybytes(), socket.gethostname()
+        unsaid = self._watch.unsaid()
+        return WrittenFile(self._name, size, kept, counts, dict(self._values), self._texts, host, unsaid)
+
+    def _settings(self, layout: FileLayout) -> dict[str, Any]:
+        """Statistics and page index for readers that skip, checksums of pages for the audit."""
+        dictionary = [one.name for one in self._schema if not _is_unique(one)]
+        return {
+            "compression": layout.compression,
+            "use_dictionary": dictionary or False,
+            "write_statistics": _bounded(self._schema, self.without_bounds),
+            "write_page_index": True,
+            "write_page_checksum": True,
+            "store_schema": False,
+            **({"use_deprecated_int96_timestamps": True} if layout.int96 else {"coerce_timestamps": "us"}),
+            **({"store_decimal_as_integer": True} if _has_decimals(self._schema) else {}),
+        }
 
     def abort(self) -> None:
         self._writer.is_open = False  # so that it adds no footer
@@ -222,18 +277,11 @@ class CountedFile:
         self._file.close()
 
 
-def _settings(schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:
-    """Statistics and page index for readers that skip, checksums of pages for the audit."""
-    dictionary = [one.name for one in schema if not _is_unique(one)]
-    return {
-        "compression": layout.compression,
-        "use_dictionary": dictionary or False,
-        "write_page_index": True,
-        "write_page_checksum": True,
-        "store_schema": False,
-        "coerce_timestamps": "us",
-        **({"store_decimal_as_integer": True} if _has_decimals(schema) else {}),
-    }
+def _bounded(schema: pa.Schema, without_bounds: Collection[Path]) -> bool | list[str]:
+    """The columns with statistics, as pyarrow wants them: by their paths in parquet."""
+    if not without_bounds:
+        return True
+    return [".".join(leaf.path) for leaf in leaves(schema) if leaf.path not in without_bounds]
 
 
 def _is_unique(one: pa.Field) -> bool:

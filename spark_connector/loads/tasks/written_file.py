@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from spark_connector.loads.column_bounds import Unsaid
 from spark_connector.loads.footers import Count
 
 
@@ -16,9 +17,9 @@ from spark_connector.loads.footers import Count
 class WrittenFile:
     """`name` is the path below the load's place, with the directories of partition values; `size` is in bytes.
 
-    `footer` is parquet's metadata, so that nobody reads the file for it again. `counts` are the rows by topic and
-    partition, `values` those of the partition columns, which all rows of the file have, and `texts` the same as text.
-    `host` is where the task ran.
+    `footer` is parquet's metadata, so that nobody reads the file for it again, and `unsaid` what it does not say of the
+    rows. `counts` are the rows by topic and partition, `values` those of the partition columns, which all rows of the
+    file have, and `texts` the same as text. `host` is where the task ran.
     """
 
     name: str
@@ -28,6 +29,7 @@ class WrittenFile:
     values: Mapping[str, Any]
     texts: Mapping[str, str | None] = field(default_factory=dict)
     host: str = ""
+    unsaid: Unsaid = field(default_factory=Unsaid, repr=False)
 
     @property
     def rows(self) -> int:

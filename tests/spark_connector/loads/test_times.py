@@ -11,8 +11,9 @@ import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_connector.loads.audit.verify_keys import KeyCounts
 from spark_connector.loads.database.sql import as_copy, as_rows, open_engine
-from spark_connector.loads.times import as_text, fits_python, without_times
+from spark_connector.loads.times import as_text, fits_python, in_words, without_times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,3 +81,19 @@ def test_pythons_years_are_1_to_9999(moment: int, fits: bool) -> None:
 def test_types_without_times_hold_the_same_numbers() -> None:
     values = [[{"at": LAST, "on": 2**31 - 1, "of": [("x", -1)]}]]
     assert pa.array(values, NESTED).cast(without_times(NESTED)).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("number", "type", "words"),
+    [
+        (YEAR_10000, UTC_US, "+10000-01-01 00:00:00+00:00"),
+        (3_000_000, DAY, "+10183-09-21"),
+        (LAST, pa.int64(), f"{LAST}"),
+    ],
+)
+def test_a_message_names_values_that_python_does_not_have(number: int, type: pa.DataType, words: str) -> None:
+    column = pa.array([number], without_times(type)).cast(type)
+    assert in_words(column[0]) == words
+    counts = KeyCounts()
+    counts.add("are missing", pa.table({"key": column}))
+    assert counts.problems == (f"1 keys are missing, such as key={words}",)

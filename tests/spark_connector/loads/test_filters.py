@@ -1,0 +1,115 @@
+"""Each row of a loaded table is found by a filter of each of its values, whoever filters.
+
+The judge is memory: what the engines find in a table, a directory or a snapshot is what the same filter finds in the
+rows. `slow` has all values around those of the files with all operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.expressions.literals import DoubleLiteral
+from pyiceberg.types import FloatType
+
+from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
+from tests.support.filter_cases import CASES, Case
+from tests.support.filter_engines import (
+    OPS,
+    Find,
+    UnsayableError,
+    delta_engines,
+    iceberg_engines,
+    is_known,
+    oracles,
+    parquet_engines,
+)
+from tests.support.filter_tables import FORMATS, FilteredTable
+from tests.support.union_loads import CATALOG, use_catalog
+
+_IN_MANIFESTS = ("beyond Python", "Iceberg", "NaN", "decimal(38,2)")
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+
+
+def loaded(tmp_path: Path, case: Case, format: str) -> tuple[pa.Table, dict[str, Find]]:
+    """The rows of a table with a file for each list of values, and how each engine finds some of them."""
+    if format == "iceberg":
+        use_catalog(tmp_path)
+    table = FilteredTable(tmp_path / "table", format, CATALOG if format == "iceberg" else None)
+    parts = [case.columns(file) for file in case.files]
+    rows = pa.concat_tables(part.append_column("id", pa.array(table.load(part))) for part in parts)
+    if format == "iceberg":
+        return rows, iceberg_engines(open_catalog(CATALOG).load_table("lake.rows"))
+    return rows, (delta_engines if format == "delta" else parquet_engines)(str(table.to))
+
+
+def misses(rows: pa.Table, engines: dict[str, Find], values: Iterable[pa.Scalar], ops: Iterable[str]) -> str:
+    """What the engines find that memory does not, or the other way round, a line each."""
+    found = []
+    for value in values:
+        for op in ops:
+            expected = oracles(rows, "c", op, value)
+            for name, find in engines.items():
+                if is_known(name, op, value):
+                    continue
+                try:
+                    ids = find("c", op, value)
+                except UnsayableError:
+                    continue
+                if ids not in expected:
+                    found.append(f"{name}: c {op} {value}: {ids}, not {expected[0]}")
+    return "\n".join(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_row_of_a_delta_table_is_found_by_its_own_value(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    rows, engines = loaded(tmp_path, case, "delta")
+    assert misses(rows, engines, case.own_values(), ["="]) == ""
+    assert misses(rows, engines, case.own_values()[:1], ["is null", "!="]) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if any(word in name for word in _IN_MANIFESTS)])
+def test_each_row_of_an_iceberg_table_is_found_by_its_own_value(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    rows, engines = loaded(tmp_path, case, "iceberg")
+    assert misses(rows, engines, case.own_values(), ["="]) == ""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_row_of_a_directory_is_found_by_its_own_value(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    rows, engines = loaded(tmp_path, case, "parquet")
+    assert misses(rows, engines, case.own_values(), ["=", "!="]) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", CASES)
+def test_filters_agree_with_memory(tmp_path: Path, name: str, format: str) -> None:
+    case = CASES[name]
+    rows, engines = loaded(tmp_path, case, format)
+    assert misses(rows, engines, case.values(), OPS) == ""
+
+
+def test_deltalake_takes_all_numbers_for_below_nan(tmp_path: Path) -> None:
+    """Of a table of its own, too, and of bounds; in memory none is."""
+    rows, below = pa.table({"c": [1.5, 2.5]}), pc.less(pc.field("c"), pa.scalar(math.nan))
+    deltalake.write_deltalake(str(tmp_path / "t"), rows)
+    found = deltalake.DeltaTable(str(tmp_path / "t")).to_pyarrow_dataset().to_table(filter=below)
+    assert (found.num_rows, rows.filter(below).num_rows) == (2, 0)
+
+
+def test_pyiceberg_finds_no_infinite_float() -> None:
+    """Its literal for a float32 takes infinity for a number above all floats, whatever the table."""
+    assert repr(DoubleLiteral(math.inf).to(FloatType())) == "FloatAboveMax()"
