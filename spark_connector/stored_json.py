@@ -33,9 +33,9 @@ def mapping(value: object, name: str) -> dict[str, Any]:
 
 
 def sequence(value: object, name: str) -> list[Any]:
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         raise _unlike(name, "a list", value)
-    return value
+    return list(value)
 
 
 def whole(value: object, name: str, lowest: int = 0, highest: int = _HIGHEST) -> int:

@@ -17,6 +17,7 @@ from broker.archive.aux_file import AuxFile, BrokenAux, decode_aux
 from broker.archive.contents import is_named, objects_of, unnamed_since_ms
 from broker.archive.layout import PartitionPlace, number_of
 from broker.archive.manifest import (
+    MOST_AUX,
     SNAPSHOT_EVERY,
     Add,
     ArchivedSegment,
@@ -30,7 +31,7 @@ from broker.archive.manifest_json import decode_entry
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 
 BLOCK = 8 << 20
 """Bytes of an object that are read at a time."""
@@ -127,10 +128,13 @@ def _fold(storage: Storage, place: PartitionPlace, listed: list[int]) -> tuple[M
 
 
 def _read(storage: Storage, path: str) -> bytes | None:
+    """None if it is missing; nothing of one that is larger than any entry, which is no entry then."""
     try:
         return storage.read(path)
     except FileNotFoundError:
         return None
+    except TooLarge:
+        return b""
 
 
 def _kind_of(manifest: Manifest, entry: Entry) -> str:
@@ -189,11 +193,11 @@ def _read_segment(storage: Storage, place: PartitionPlace, segment: ArchivedSegm
     path = place.aux(segment.name)
     end = segment.end
     try:
-        aux = decode_aux(storage.read(path))
+        aux = decode_aux(storage.read(path, MOST_AUX))
         end = aux.end
         if text := _aux_problem(aux, segment):
             yield Problem(path, TORN, text)
-    except BrokenAux as error:
+    except (BrokenAux, TooLarge) as error:
         yield Problem(path, TORN, str(error))
     except FileNotFoundError:
         pass

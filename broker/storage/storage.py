@@ -59,13 +59,13 @@ class TooLarge(PykafkaError):
 
 
 def joined(root: str, path: str) -> str:
-    """The place `path` below `root`; "" and "." are the root itself. Every path of a `Storage` is made here.
+    """The place `path` below `root`; "" is the root itself. Every path of a `Storage` is made here.
 
-    Raises OutsidePlace for a path with an empty part, `.`, `..` or NUL: so what it names lies below the root.
+    Raises OutsidePlace for a path with an empty part, `..` or NUL: so what it names does not lie above the root.
     """
-    if path in {"", "."}:
+    if not path:
         return root
-    if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+    if "\0" in path or not {"", ".."}.isdisjoint(path.split("/")):
         raise OutsidePlace(f"{path!r} is no name of anything below {without_secrets(root)}")
     return f"{root}/{path}"
 

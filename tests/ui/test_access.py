@@ -117,9 +117,9 @@ def test_a_token_in_the_address_lets_a_browser_in_and_is_not_kept_there(locked: 
     stay = urllib.request.build_opener(Stay)
     with pytest.raises(urllib.error.HTTPError) as caught:
         stay.open(f"{locked.address}//evil.example/topics?q=a+b&token=t0ken", timeout=30)
-    answer = caught.value
-    cookie = str(answer.headers["set-cookie"])
-    assert (answer.status, answer.headers["location"]) == (303, "/evil.example/topics?q=a+b")
+    with caught.value as answer:
+        cookie = str(answer.headers["set-cookie"])
+        assert (answer.status, answer.headers["location"]) == (303, "/evil.example/topics?q=a+b")
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert "t0ken" not in cookie
     assert locked.get("/topics", {"cookie": cookie.partition(";")[0]}).status == 200
