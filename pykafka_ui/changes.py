@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, HTTPException
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -50,6 +50,8 @@ _RESETS_TO = {
     ResetTarget.SHIFT_BY: "by {} records",
 }
 _REMEMBERED = 1_000
+_MOST_FORM = 4 << 20
+"""Bytes. A record has 1 MB, of which a form may make three."""
 _MOST = 2**15 - 1
 """Partitions and replicas of a new topic: more than any cluster takes."""
 
@@ -66,6 +68,9 @@ class Change:
 
 
 async def _form(request: Request) -> FormData:
+    """Raises HTTPException for one that is larger than what a broker would take."""
+    if int(request.headers.get("content-length", _MOST_FORM + 1)) > _MOST_FORM:
+        raise HTTPException(413, f"a form has at most {_MOST_FORM >> 20} MiB, and says its size")
     return await request.form(max_files=0, max_fields=100)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlencode
 
 from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, client_settings, flag, option, with_options
 from broker.tools.output import print_lines
-from pykafka_ui.access import Credentials, is_loopback, read_secret
+from pykafka_ui.access import TOKEN, Credentials, is_loopback, read_secret
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,8 @@ class UiOptions:
     ] = False
 
     def credentials(self) -> Credentials:
-        """Of those who may look. Raises ConfigError where others could look without any."""
+        """Of those who may look. Who may change something without a password gets a new token. Raises ConfigError where
+        others could look without any."""
         user = password = token = ""
         if self.auth is not None:
             user, colon, file = self.auth.partition(":")
@@ -49,8 +52,10 @@ class UiOptions:
             password = read_secret(Path(os.path.expanduser(file)), "password")
         if self.token_file is not None:
             token = read_secret(self.token_file, "token")
+        if self.allow_changes and not (password or token):
+            token = secrets.token_urlsafe(24)  # other accounts of this machine reach loopback, too
         found = Credentials(user, password, token)
-        if not is_loopback(self.host) and not found:
+        if not is_loopback(self.host) and self.auth is None and self.token_file is None:
             raise ConfigError(
                 f"--host {self.host}: others reach this address, so give --auth USER:FILE or --token-file FILE"
             )
@@ -74,4 +79,6 @@ def ui(options: UiOptions) -> None:
         from pykafka_ui.serve import serve
     except ImportError as error:
         raise ConfigError(f"{error}; install it with: pip install 'pykafka-spark[ui]'") from None
-    serve(options, settings, credentials, lambda url: print_lines([f"the console is at {url}"]))
+    own_token = credentials.token if options.token_file is None else ""
+    query = f"?{urlencode({TOKEN: own_token})}" if own_token else ""
+    serve(options, settings, credentials, lambda url: print_lines([f"the console is at {url}{query}"]))

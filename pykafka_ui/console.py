@@ -162,8 +162,9 @@ class Console:
 
         Raises UnknownTopic, ConfigError, and what the broker answers.
         """
-        with self._readers.page(asked.query(), asked.filter(self._decoder)) as page:
-            yield FoundRecords(asked, page, self._decoder)
+        wanted = asked.filter(self._decoder)
+        with self._readers.page(asked.query(), wanted) as page:
+            yield FoundRecords(asked, page, self._decoder, wanted.given_up)
 
     def topic_settings(self, topic: str) -> list[ConfigEntry]:
         """By name. Empty if this client may not see them."""

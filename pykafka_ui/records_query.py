@@ -19,7 +19,7 @@ from broker.tools.client_options import parse_time
 from broker.tools.record_text import as_json_data
 from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
-from pykafka_ui.filters import record_filter
+from pykafka_ui.filters import RecordFilter, record_filter
 from pykafka_ui.values import As, Decoder, ShownValue
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
@@ -84,7 +84,7 @@ class RecordsQuery:
             return {number("at", index): number("at", offset) for index, _, offset in pairs}
         return 0
 
-    def filter(self, decoder: Decoder) -> Any:
+    def filter(self, decoder: Decoder) -> RecordFilter:
         places = [one.strip() for one in self.places.split(",") if one.strip()]
         return record_filter(decoder, self.text, places, self.path, self.equals)
 
@@ -130,9 +130,11 @@ class Row:
 
 
 class FoundRecords:
-    def __init__(self, asked: RecordsQuery, page: Page, decoder: Decoder) -> None:
+    def __init__(self, asked: RecordsQuery, page: Page, decoder: Decoder, given_up: int = 0) -> None:
+        """`given_up`: how many values the path of the query was too long for."""
         self.asked = asked
         self.page = page
+        self.given_up = given_up
         self._decoder = decoder
 
     @property
@@ -186,6 +188,7 @@ class FoundRecords:
             "records": self.documents(),
             "looked_at": self.page.looked_at,
             "complete": self.page.is_complete,
+            "given_up": self.given_up,
             "older": None if older is None else _pairs(older),
             "newer": None if newer is None else _pairs(newer),
         }

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
+from pykafka_ui.access import own_path
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 
@@ -36,7 +37,7 @@ class Renderer:
 
     def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
         """`every`: the seconds after which the page is asked for again; 0 for never."""
-        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        address = own_path(request.scope) + (f"?{request.url.query}" if request.url.query else "")
         values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, "problem": "", **values}
         html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character

@@ -80,4 +80,7 @@ def _registry(urls: str) -> RegistrySettings:
     """A page that waits for a registry shows that it is down within seconds. Raises ConfigError."""
     found = [registry_address(url.strip()) for url in urls.split(",") if url.strip()]
     user_info = next((info for _, info in found if info), None)
-    return RegistrySettings(tuple(url for url, _ in found), user_info, timeout_ms=2_000)
+    if any(info not in (None, user_info) for _, info in found):
+        raise ConfigError("--schema-registry: the URLs of one registry have one login")
+    with_login = tuple(url for url, info in found if info)
+    return RegistrySettings(tuple(url for url, _ in found), user_info, timeout_ms=2_000, login_urls=with_login)

@@ -6,7 +6,6 @@ The only module that knows all kinds of destinations. Libraries of an extra are 
 from __future__ import annotations
 
 import contextlib
-import functools
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -84,11 +83,27 @@ def _is_in_same_storage(one: str, other: str) -> bool:
     return stores[0] == stores[1]
 
 
+def _shares_storage(place: str, target: Target) -> bool:
+    """Whether a place is on this machine, or in the bucket or on the server that the target is in."""
+    one, other = urlsplit(place.strip()), urlsplit(target.to.strip())
+    return one.scheme in {"", "file", "local"} or (one.scheme, one.netloc) == (other.scheme, other.netloc)
+
+
 def open_all_dead_letters(
     names: Iterable[str], target: Target, loads: Destination, opened: contextlib.ExitStack
 ) -> list[DeadLetters]:
-    """The tables of dead letters that records of `loads` name, for as long as `opened` is."""
-    places = map(DeadLetterPlace.parse, names)
+    """The tables of dead letters that records of `loads` name, for as long as `opened` is.
+
+    A record is no reason to connect to another storage, or to show it a login: such a table must be one of the target's
+    `dead_letters`. Raises ConfigError.
+    """
+    places = [DeadLetterPlace.parse(name) for name in names]
+    for place in places:
+        if place.kind != "iceberg" and not (str(place) in target.dead_letters or _shares_storage(place.name, target)):
+            raise ConfigError(
+                f"the records of {loads.url} name dead letters in {without_secrets(place.name)}, which is another "
+                f"storage. If loads have written them there, set dead_letters (--dead-letters '{place}')"
+            )
     return [opened.enter_context(open_dead_letters(place, target, loads)) for place in places]
 
 
@@ -131,8 +146,7 @@ def _open(target: Target) -> Destination:
         if output.names("_delta_log"):
             log.close()
             raise ConfigError(f"{output.shown} is a Delta table: use format=delta, or another directory")
-        reopen = functools.partial(open_storage, options=target.storage_options)
-        return FilesDestination(output, log, target.group, reopen)
+        return FilesDestination(output, log, target.group)
     if store is not None:
         store.require()
     try:

@@ -64,7 +64,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write", "registry"},
     {"options"},
     {"formats", "offset_store"},
-    {"errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact"},
+    {"errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"},
     {"spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
@@ -76,7 +76,7 @@ CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for lay
 
 UI_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.tools", "broker.verdict"),
-    "broker.security.http_credentials",
+    *("broker.security.http_credentials", "broker.security.http_access"),
     *("spark_connector.formats", "spark_connector.errors", "spark_connector.loads", "spark_connector.maintenance"),
     *("spark_connector.cli.session", "spark_connector.cli.load_options", "broker.storage"),
 )
@@ -86,6 +86,7 @@ CONNECTOR_MAY_IMPORT = (
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",
+    "broker.security.http_access",
 )
 # Its commands have the options of all others, and find Java for Spark as a broker does for ZooKeeper.
 CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": ("broker.tools", "broker.zookeeper.java")}

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 CHUNK_BYTES: Final = 4 << 20
 """Marks closer than that are joined to one chunk."""
+MOST_CHUNK: Final = 256 << 20
+"""Bytes that marks may ask for at once. They are a MiB and a batch apart, and no broker takes a batch of half of it."""
 MOST_BYTES: Final = 2 * SNAPSHOT_MARK_BYTES
 """No chunk is larger. The next mark may be far away where a truncation has cut off the segment."""
 READ_AHEAD: Final = 2
@@ -218,7 +220,8 @@ class ArchivedPartition:
             return segment
         marks = self._sections.marks(self._place.aux(segment.name), segment.aux_size, self._metrics)
         kept = tuple(mark for mark in marks if mark.offset < segment.end)
-        return replace(segment, marks=kept) if kept else segment
+        fits = kept and kept[0][:2] == (segment.base, 0) and kept[-1].position < segment.size
+        return replace(segment, marks=kept) if fits else segment
 
 
 def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:
@@ -232,6 +235,8 @@ def cut_chunks(path: str, segment: ArchivedSegment) -> Sequence[Chunk]:
         if is_end or bounds[last + 1][1] - bounds[first][1] > CHUNK_BYTES:
             (begin, position), (end, after) = bounds[first], bounds[last]
             length = min(after - position, MOST_BYTES) if is_end else after - position
+            if length > MOST_CHUNK:
+                raise CorruptBatch(f"{path}: its marks ask for {length} bytes at once, more than {MOST_CHUNK}")
             chunks.append(Chunk(path, position, length, begin, end, segment.epochs))
             first = last
     return chunks

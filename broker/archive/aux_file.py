@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from broker.archive.manifest import EpochStart, Mark
+from broker.archive.manifest import MOST_AUX, EpochStart, Mark
 from broker.errors import PykafkaError
 from broker.records.aborted_entries import AbortedEntry, decode_aborted
 from broker.records.crc32c import crc32c
@@ -36,6 +36,8 @@ _MARK = struct.Struct(">qqq")
 _SECTIONS = 6
 OFFSET_INDEX, TIME_INDEX, ABORTED, PRODUCER_SNAPSHOT, EPOCHS, MARKS = range(_SECTIONS)
 """Numbers of the sections."""
+_MOST_ROWS = 1 << 17
+"""Epochs, or marks: of a segment of 2 GiB a mark for each 16 KiB."""
 FOOTER_SIZE = _HEAD.size + _SECTIONS * _SECTION.size + _CRC.size
 """Bytes."""
 
@@ -80,6 +82,11 @@ class AuxFooter:
         """Bytes of the whole object."""
         return sum(self.lengths) + FOOTER_SIZE
 
+    def check_size(self, size: int) -> None:
+        """Raises BrokenAux unless this is the footer of an object of so many bytes: the lengths may be anything."""
+        if self.size != size:
+            raise BrokenAux(f"it has {size} bytes, and its footer says {self.size}")
+
     def range_of(self, section: int) -> tuple[int, int]:
         """(first byte, byte after the last) of a section in the object."""
         start = sum(self.lengths[:section])
@@ -110,14 +117,17 @@ def decode_footer(tail: bytes) -> AuxFooter:
     if magic != _MAGIC or version != _VERSION:
         raise BrokenAux(f"{magic!r}, version {version}, is not {_MAGIC!r}, version {_VERSION}")
     lengths, crcs = zip(*_SECTION.iter_unpack(footer[_HEAD.size :]), strict=True)
-    return AuxFooter(base, end, log_size, log_crc, lengths, crcs)
+    found = AuxFooter(base, end, log_size, log_crc, lengths, crcs)
+    rows = lengths[MARKS] // _MARK.size, lengths[EPOCHS] // _EPOCH.size
+    if found.size > MOST_AUX or max(rows) > _MOST_ROWS:
+        raise BrokenAux(f"its sections have {lengths} bytes: no segment has so much")
+    return found
 
 
 def decode_aux(data: bytes) -> AuxFile:
     """Raises BrokenAux for anything that `encode_aux` did not give, whatever the bytes are."""
     footer = decode_footer(data)
-    if footer.size != len(data):
-        raise BrokenAux(f"it has {len(data)} bytes, and its footer says {footer.size}")
+    footer.check_size(len(data))
     bounds = [0, *accumulate(footer.lengths)]
     index, times, aborted, producers, epochs, marks = (
         footer.checked(number, data[start:end]) for number, (start, end) in enumerate(pairwise(bounds))

@@ -71,6 +71,7 @@ class AuxSections:
 
     def _read(self, path: str, size: int, number: int) -> bytes:
         footer = decode_footer(self._store.read_range(path, max(size - FOOTER_SIZE, 0), size))
+        footer.check_size(size)
         start, end = footer.range_of(number)
         return footer.checked(number, self._store.read_range(path, start, end) if end > start else b"")
 

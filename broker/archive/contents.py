@@ -13,6 +13,7 @@ from typing import Any
 from broker.archive.layout import (
     AUX_SUFFIX,
     DELETED_FILE,
+    MOST_TOPIC,
     SEGMENT_SUFFIX,
     TOPIC_FILE,
     PartitionPlace,
@@ -23,7 +24,7 @@ from broker.archive.layout import (
     topic_id_text,
 )
 from broker.archive.manifest import Manifest
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,16 @@ def archived_topics(storage: Storage) -> list[TopicContents]:
 def _topic(storage: Storage, cluster_id: str, topic_id: uuid.UUID) -> TopicContents:
     directory = topic_directory(cluster_id, topic_id)
     names = storage.names(directory)
-    name = _name_in(storage.read(f"{directory}/{TOPIC_FILE}")) if TOPIC_FILE in names else None
+    name = _name_in(storage, f"{directory}/{TOPIC_FILE}") if TOPIC_FILE in names else None
     partitions = sorted(int(one) for one in names if one.isdecimal() and one.isascii())
     return TopicContents(cluster_id, topic_id, name, DELETED_FILE in names, tuple(partitions))
 
 
-def _name_in(data: bytes) -> str | None:
+def _name_in(storage: Storage, path: str) -> str | None:
     try:
-        document: Any = json.loads(data)
+        document: Any = json.loads(storage.read(path, MOST_TOPIC))
         name = document["name"]
-    except (ValueError, RecursionError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError, TooLarge):
         return None
     return name if isinstance(name, str) else None
 

@@ -59,9 +59,10 @@ class CutFinder:
 
     def _open_after(self, segment: ArchivedSegment) -> dict[int, int]:
         """Producer id → the first record of its transaction that was open at the end of a segment."""
-        snapshot = decode_aux(self._storage.read(self._place.aux(segment.name))).producer_snapshot
+        aux = self._storage.read(self._place.aux(segment.name), segment.aux_size)
+        snapshot = decode_aux(aux).producer_snapshot
         return open_transactions(snapshot) if snapshot else {}
 
     def _headers(self, segment: ArchivedSegment) -> Iterator[BatchHeader]:
-        data = self._storage.read(self._place.segment(segment.name))
+        data = self._storage.read(self._place.segment(segment.name), segment.size)
         return (header for _, header in walk_batches(data) if header.base_offset < segment.end)

@@ -22,6 +22,8 @@ AUX_SUFFIX = ".aux"
 CLUSTER_DIRECTORY = "cluster"
 MARKER_FILE = "archive.json"
 TOPIC_FILE = "topic.json"
+MOST_TOPIC = 16 << 20
+"""Bytes of `topic.json` and of `deleted.json`: a topic of 100,000 partitions has a tenth of that."""
 DELETED_FILE = "deleted.json"
 MANIFEST_DIRECTORY = "manifest"
 

@@ -54,7 +54,7 @@ def state_from(store: ManifestStore, offset: int) -> ArchivedState:
 
 
 def _aux(store: ManifestStore, segment: ArchivedSegment) -> AuxFile:
-    return decode_aux(store.storage.read(store.place.aux(segment.name)))
+    return decode_aux(store.storage.read(store.place.aux(segment.name), segment.aux_size))
 
 
 def _epochs_before(manifest: Manifest, offset: int) -> tuple[tuple[int, int], ...]:

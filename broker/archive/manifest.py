@@ -29,6 +29,10 @@ SNAPSHOT_EVERY = 100
 MARK_BYTES = 1 << 20
 """Of a segment, between two marks; in a snapshot SNAPSHOT_MARK_BYTES."""
 SNAPSHOT_MARK_BYTES = 16 << 20
+MOST_SEGMENT = (1 << 31) - 1
+"""Bytes of a segment: Kafka's indexes have positions of 31 bits."""
+MOST_AUX = 256 << 20
+"""Bytes of the `.aux` object of a segment."""
 
 
 class BrokenManifest(PykafkaError):

@@ -16,6 +16,8 @@ from typing import Any
 
 from broker.archive.layout import is_object_name
 from broker.archive.manifest import (
+    MOST_AUX,
+    MOST_SEGMENT,
     Add,
     ArchivedSegment,
     BrokenManifest,
@@ -106,6 +108,8 @@ def _check(segment: ArchivedSegment) -> None:
     marks, epochs = segment.marks, segment.epochs
     positions_grow = all(a.offset < b.offset and a.position < b.position for a, b in pairwise(marks))
     epochs_grow = all(a.epoch < b.epoch and a.start < b.start for a, b in pairwise(epochs))
+    if segment.size > MOST_SEGMENT or segment.aux_size > MOST_AUX:
+        raise BrokenManifest(f"{segment.name}: {segment.size} and {segment.aux_size} bytes are more than a segment has")
     if not segment.base < segment.end:
         raise BrokenManifest(f"{segment.name}: from {segment.base} to {segment.end} is no range")
     if not (marks and marks[0][:2] == (segment.base, 0) and positions_grow):

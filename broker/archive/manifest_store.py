@@ -29,7 +29,7 @@ from broker.archive.layout import PartitionPlace, number_of
 from broker.archive.manifest import SNAPSHOT_EVERY, Add, BrokenManifest, Change, Entry, Manifest, from_snapshot
 from broker.archive.manifest_json import decode_entry, encode_entry
 from broker.errors import PykafkaError
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from broker.storage.url_secrets import text_without_secrets
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class ManifestStore:
         path = self.place.entry(number)
         try:
             entry = decode_entry(self.storage.read(path))
-        except BrokenManifest as error:
+        except (BrokenManifest, TooLarge) as error:
             raise BrokenManifest(f"{path}: {error}") from None
         if entry.number != number:
             raise BrokenManifest(f"{path} says that it is entry {entry.number}")

@@ -19,6 +19,7 @@ from broker.archive.aux_file import AuxFile, BrokenAux, decode_aux
 from broker.archive.contents import is_named, objects_of, unnamed_since_ms
 from broker.archive.layout import PartitionPlace, number_of
 from broker.archive.manifest import (
+    MOST_AUX,
     SNAPSHOT_EVERY,
     Add,
     ArchivedSegment,
@@ -32,7 +33,7 @@ from broker.archive.manifest_json import decode_entry
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from broker.storage.url_secrets import text_without_secrets
 from broker.verdict import Verdict
 
@@ -146,10 +147,13 @@ def _fold(storage: Storage, place: PartitionPlace, listed: list[int]) -> tuple[M
 
 
 def _read(storage: Storage, path: str) -> bytes | None:
+    """None if it is missing; nothing of one that is larger than any entry, which is no entry then."""
     try:
         return storage.read(path)
     except FileNotFoundError:
         return None
+    except TooLarge:
+        return b""
 
 
 def _kind_of(manifest: Manifest, entry: Entry) -> str:
@@ -209,11 +213,11 @@ def _read_segment(storage: Storage, report: Report, segment: ArchivedSegment) ->
     end = segment.end
     with report.reading(path), contextlib.suppress(FileNotFoundError):
         try:
-            aux = decode_aux(storage.read(path))
+            aux = decode_aux(storage.read(path, MOST_AUX))
             end = aux.end
             if text := _aux_problem(aux, segment):
                 report.problems.append(Problem(path, TORN, text))
-        except BrokenAux as error:
+        except (BrokenAux, TooLarge) as error:
             report.problems.append(Problem(path, TORN, str(error)))
     path = report.place.segment(segment.name)
     with report.reading(path), contextlib.suppress(FileNotFoundError):

@@ -37,6 +37,8 @@ KEPT = 20
 """Backups that are left when a new one is written."""
 
 _VERSION = 1
+_MOST_BYTES = 256 << 20
+"""Of a backup. One with a million offsets has 50 MB."""
 _USER_KEYS = frozenset({*QUOTA_KEYS, *(mechanism.value for mechanism in ScramMechanism)})
 _ACL_ROOTS = ("/kafka-acl", "/kafka-acl-extended")
 _QUOTA_ROOTS = (znodes.USER_CONFIGS, znodes.CLIENT_CONFIGS, znodes.IP_CONFIGS)
@@ -159,7 +161,7 @@ class BackupFiles:
         unreadable: BackupUnreadable | None = None
         for number in reversed(numbers):
             try:
-                backup = ClusterBackup.decode(self._storage.read(self._path(number)))
+                backup = ClusterBackup.decode(self._read(number))
             except FileNotFoundError:
                 continue  # an old one, which was deleted meanwhile
             except BackupUnreadable as error:
@@ -171,6 +173,12 @@ class BackupFiles:
             raise unreadable
         best = max(found, key=lambda one: one[:2], default=None)
         return (numbers[-1] if numbers else 0), (best[2] if best else None)
+
+    def _read(self, number: int) -> bytes:
+        try:
+            return self._storage.read(self._path(number), _MOST_BYTES)
+        except PykafkaError as error:  # it is larger than any backup
+            raise BackupUnreadable(str(error)) from error
 
     def create(self, number: int, backup: ClusterBackup) -> None:
         """Write the backup. Raises FileExistsError and changes nothing if there is one of this number."""

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.archive.layout import parse_topic_id
+from broker.archive.layout import MOST_TOPIC, parse_topic_id
 from broker.archive.manifest import BrokenManifest
 from broker.archive.manifest_store import ManifestStore
 from broker.cluster.cluster_backup import ClusterBackup, CommittedOffset
@@ -246,7 +246,7 @@ def read_deleted(storage: Storage, cluster_id: str, archive_id: uuid.UUID) -> De
     """`deleted.json` of an archive; None if its topic was not deleted. Raises PykafkaError for what is none."""
     path = deleted_path(cluster_id, archive_id)
     try:
-        found = DeletedTopic.decode(path, storage.read(path))
+        found = DeletedTopic.decode(path, storage.read(path, MOST_TOPIC))
     except FileNotFoundError:
         return None
     if found.archive_id != archive_id:

@@ -6,7 +6,8 @@ conditional put, and `probe` finds those that do not obey the condition. Used by
 Everything goes through fsspec: it needs no JVM and works in any Python process, including Spark Connect clients.
 `hdfs://` is hdfs-native's file system, because fsspec's own needs libhdfs.
 
-Paths given to a `Storage` are relative to its root, with `/` between the parts.
+Paths given to a `Storage` are relative to its root, with `/` between the parts. Parts may come from a record that a
+stranger has written, so a path that would leave the root is refused (`joined`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any
 import fsspec
 from hdfs_native.fsspec import HdfsFileSystem
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.storage.object_stores import ObjectStore, ObjectWriter, http_status, object_store_of
 from broker.storage.url_secrets import text_without_secrets, without_secrets
 
@@ -35,6 +36,11 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HDFS = re.compile(r"(hdfs://[^/]*)(/.*)?", re.DOTALL)
 _GLOB = re.compile(r"[\\\[\]{}*?]")
 _WRITE_BUFFER = 1 << 20  # bytes
+
+MOST_READ = 64 << 20
+"""Bytes of a file that is read as a whole, unless its reader knows better. A record of a load of 100,000 partitions has
+20 MB."""
+
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
 _SYNCS_AT_ONCE = 8
@@ -42,6 +48,26 @@ _PART = 8 << 20  # bytes of a part of an upload, which waits in memory
 _PUTS = 20  # tries of a conditional put while another one of the same name is under way
 _PAUSE = 0.1  # seconds between them
 _probed: set[tuple[str, str, str]] = set()  # (scheme, bucket, endpoint) of the stores that obey the condition
+
+
+class OutsidePlace(PykafkaError):
+    """A path that would lead out of the directory that it is given for."""
+
+
+class TooLarge(PykafkaError):
+    """A file that has more bytes than what should be there can have."""
+
+
+def joined(root: str, path: str) -> str:
+    """The place `path` below `root`; "" is the root itself. Every path of a `Storage` is made here.
+
+    Raises OutsidePlace for a path with an empty part, `..` or NUL: so what it names does not lie above the root.
+    """
+    if not path:
+        return root
+    if "\0" in path or not {"", ".."}.isdisjoint(path.split("/")):
+        raise OutsidePlace(f"{path!r} is no name of anything below {without_secrets(root)}")
+    return f"{root}/{path}"
 
 
 @contextlib.contextmanager
@@ -212,15 +238,19 @@ class Storage:
 
     def url_of(self, path: str) -> str:
         """The URL of `path` for Spark."""
-        return f"{self.url}/{path}"
+        return joined(self.url, path)
 
     def pattern_of(self, path: str) -> str:
         """The same for Spark's readers, which take these characters for a pattern; its writers do not."""
         return _GLOB.sub(r"\\\g<0>", self.url_of(path))
 
-    def read(self, path: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
-        return bytes(self._fs.cat_file(self._full(path)))
+    def read(self, path: str, most: int = MOST_READ) -> bytes:
+        """The whole file. Raises FileNotFoundError, and TooLarge for one of more than `most` bytes, because others may
+        have written it: no more than that comes into memory."""
+        data = self.read_range(path, 0, most + 1)
+        if len(data) > most:
+            raise TooLarge(f"{self.shown}/{path} has more than {most:,} bytes: no program of ours has written it")
+        return data
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         """The bytes in [start, end) of a file; fewer where it ends, and behind that some stores raise OSError.
@@ -351,7 +381,7 @@ class Storage:
         return {} if is_file else entries
 
     def _full(self, path: str) -> str:
-        return f"{self._root}/{path}" if path else self._root
+        return joined(self._root, path)
 
 
 class ObjectStorage(Storage):

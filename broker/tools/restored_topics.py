@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from broker.archive.cut_offset import CutFinder
-from broker.archive.layout import parse_topic_id
+from broker.archive.layout import MOST_TOPIC, parse_topic_id
 from broker.archive.manifest import Manifest, Truncate
 from broker.archive.manifest_store import ManifestStore
 from broker.client.admin import Admin, NewTopic
 from broker.cluster.cluster_restore import read_deleted
 from broker.cluster.deleted_archives import topic_path
 from broker.errors import ConfigError
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from broker.tools.cluster_restoration import clusters_in
 from broker.tools.output import counted, print_json, print_lines
 from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, DeletedTopic
@@ -81,10 +81,10 @@ def _archived(admin: Admin, storage: Storage) -> list[DeletedTopic]:
             continue
         path = topic_path(str(cluster_id), archive_id)
         try:
-            node = json.loads(storage.read(path))
+            node = json.loads(storage.read(path, MOST_TOPIC))
             text = json.dumps({**node, "topic_id": uuid_to_text(archive_id), "deleted_ms": _NOT_DELETED})
             found.append(DeletedTopic.decode(path, text.encode()))
-        except (FileNotFoundError, ValueError, TypeError, MalformedNode):
+        except (FileNotFoundError, ValueError, TypeError, RecursionError, MalformedNode, TooLarge):
             continue  # informative only, and perhaps being written
     return found
 

@@ -85,6 +85,13 @@ class Place:
         list[str] | None, typer.Option("--hadoop", help="Hadoop client setting; may be repeated.", metavar="NAME=VALUE")
     ] = None
     storage_option: StorageOption = None
+    dead_letters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table of dead letters that the loads name in another storage than --to; may be repeated.",
+            metavar="delta:URL",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
 
     @property
@@ -96,7 +103,8 @@ class Place:
             raise ConfigError("--hadoop has settings of Hadoop's clients, which go with --to hdfs://…")
         storage = storage_options_for(self.to, given, hadoop)
         offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        return Target(self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
+        place = (self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
+        return Target(*place, dead_letters=tuple(self.dead_letters or ()))
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

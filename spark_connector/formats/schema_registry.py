@@ -221,7 +221,7 @@ class SchemaRegistry:
                 time.sleep(_BACK_OFF_S * 2**attempt)
             for url in self._settings.urls:
                 try:
-                    return self._ask(url + path, body)
+                    return self._ask(url, path, body)
                 except urllib.error.HTTPError as error:
                     failure = _complaint(error)
                     if error.code in {_NOT_FOUND, 409, 422}:
@@ -232,13 +232,13 @@ class SchemaRegistry:
                     failure = f"{type(error).__name__} {error}"
         raise _unavailable(", ".join(self._settings.urls), path, failure)
 
-    def _ask(self, url: str, body: Mapping[str, Any] | None) -> Any:
+    def _ask(self, url: str, path: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, headers={"Accept": _ACCEPT})
+        request = urllib.request.Request(url + path, data, headers={"Accept": _ACCEPT})
         if data is not None:
             request.add_header("Content-Type", _CONTENT)
-        if self._settings.user_info is not None:
-            credentials = base64.b64encode(self._settings.user_info.encode()).decode()
+        if (login := self._settings.login(url)) is not None:
+            credentials = base64.b64encode(login.encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {credentials}")
         elif self._settings.bearer_token is not None:
             request.add_unredirected_header("Authorization", f"Bearer {self._settings.bearer_token}")

@@ -97,13 +97,19 @@ PLAIN_RULES: Final = ProtobufRules()
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """`urls` have no user and password, and reprs show no credentials."""
+    """`urls` have no user and password, and reprs show no credentials. `user_info` is for all of
+    them or, when it stood in some URLs (`login_urls`), for these: as with Confluent's client, no other sees it."""
 
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
     bearer_token: str | None = field(default=None, repr=False)
     ca_location: str | None = None
     timeout_ms: int = 10_000
+    login_urls: tuple[str, ...] = ()
+
+    def login(self, url: str) -> str | None:
+        """`user:password` for one of the URLs."""
+        return self.user_info if not self.login_urls or url in self.login_urls else None
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from spark_connector.loads.changes import DELETED, ChangeDecoder
 from spark_connector.loads.grammar import parse_partition_by
 from spark_connector.loads.last_changes import last_changes
 from spark_connector.loads.reading import placeholder_of
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.transforms import bind, refuse_unfit
+from spark_connector.stored_json import mapping, parsed, text, texts
 
 UPSERT_PROPERTY = "pykafka.upsert"
 """The property in which a table keeps the key of its rows, and the group whose loads write it."""
@@ -105,7 +106,12 @@ def check_marker(marker: str | None, record: LoadRecord, shown: str) -> None:
                 "table of its own"
             )
         return
-    there = json.loads(marker)
+    try:
+        there = mapping(parsed(marker), "the property")
+        there = {**there, "key": list(texts(there["key"], "key")), "group": text(there["group"], "group")}
+        _ = there["order_by"]
+    except (ValueError, KeyError) as error:
+        raise LoadError(f"{shown} has a property {UPSERT_PROPERTY} that no load has written: {error!r}") from error
     key = ", ".join(there["key"])
     if record.upsert is None:
         raise ConfigError(

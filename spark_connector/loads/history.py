@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from broker.errors import ConfigError
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord, published_directory
+from spark_connector.stored_json import mapping, parsed, text, whole
 
 MANIFEST = "_manifest.json"
 """The record of a load beside its data; readers do not see the name."""
+
+_MOST_PIDS = (1 << 31) - 1
 
 
 class LoadState(enum.StrEnum):
@@ -35,6 +38,7 @@ class LoadState(enum.StrEnum):
     HIDDEN = "committed, hidden"  # the rename is missing: the process was killed before it
     ABSENT = "committed, gone"  # its directory was moved or deleted by hand
     REWOUND = "rewound"
+    ELSEWHERE = "committed, elsewhere"  # to another directory, which nobody has looked into
     REWIND = "rewind"  # not a load: an entry that takes loads back
     UNKNOWN = "not in the log"  # visible to readers, but the commit log does not have it
     SEALED = "complete"  # not committed; the next load or repair commits it
@@ -45,7 +49,7 @@ class LoadState(enum.StrEnum):
 
     @property
     def is_committed(self) -> bool:
-        return self in (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT)
+        return self in (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT, LoadState.ELSEWHERE)
 
     @property
     def is_staged(self) -> bool:
@@ -199,6 +203,14 @@ def is_of(group: str, text: str) -> bool:
     return load_id is not None and load_id.group == group
 
 
+def is_at(output: Storage, url: str) -> bool:
+    """Whether a record that names `url` means this directory, by the names alone: what a record names is not opened."""
+    if url in (output.shown, output.url):
+        return True
+    path = output.url.removeprefix("file://")
+    return path != output.url and url == f"file://{os.path.realpath(path)}"
+
+
 def topics_by_group(loads: Iterable[LoadRecord]) -> dict[str, set[str]]:
     """Group → the topics it has loaded. Where brokers give topic ids, the newest record alone names all of them."""
     found: dict[str, set[str]] = {}
@@ -207,9 +219,16 @@ def topics_by_group(loads: Iterable[LoadRecord]) -> dict[str, set[str]]:
     return found
 
 
-def read_record(storage: Storage, path: str) -> LoadRecord:
-    """The record in a file. Raises FileNotFoundError, and LoadError for a file that is none."""
-    return LoadRecord.from_bytes(storage.read(path), storage.url_of(path))
+def read_record(storage: Storage, path: str, load_id: str) -> LoadRecord:
+    """The record of this load in a file. Raises FileNotFoundError, and LoadError for a file that is none."""
+    return _record_of(load_id, storage.read(path), storage.url_of(path))
+
+
+def _record_of(load_id: str, data: bytes, where: str) -> LoadRecord:
+    record = LoadRecord.from_bytes(data, where)
+    if record.load_id != load_id:
+        raise LoadError(f"{where} is the record of {record.load_id}, not of {load_id}")
+    return record
 
 
 def staged_entries(
@@ -221,9 +240,10 @@ def staged_entries(
         if name in known or not is_of(group, name):
             continue
         try:
-            intent = storage.read(f"{area}/{name}/intent.json")
-            record = LoadRecord.from_bytes(intent, storage.url_of(f"{area}/{name}/intent.json"))
-        except (FileNotFoundError, LoadError):
+            path = f"{area}/{name}/intent.json"
+            intent = storage.read(path)
+            record = _record_of(name, intent, storage.url_of(path))
+        except (FileNotFoundError, LoadError, TooLarge):
             continue  # it ended a moment ago
         owner = owner_of(intent)
         sealed = storage.exists(f"{area}/{name}/data/{MANIFEST}")
@@ -250,9 +270,14 @@ def intent_of(record: LoadRecord) -> bytes:
 def owner_of(intent: bytes) -> Owner | None:
     """The owner that an intent names; None when it names none."""
     try:
-        document: Any = json.loads(intent)["owner"]
-        return Owner(str(document["host"]), int(document["pid"]), document["started"])
-    except (ValueError, KeyError, TypeError):
+        owner = mapping(mapping(parsed(intent), "the intent")["owner"], "owner")
+        started = owner["started"]
+        return Owner(
+            text(owner["host"], "host"),
+            whole(owner["pid"], "pid", 1, _MOST_PIDS),
+            None if started is None else whole(started, "started"),
+        )
+    except (ValueError, KeyError):
         return None
 
 

@@ -13,6 +13,7 @@ from spark_connector.formats.placeholder import DEFAULT as PLACEHOLDER
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER_OPTION
 from spark_connector.formats.placeholder import Placeholder
 from spark_connector.options.option_table import OPTIONS, PROTOBUF_RULES
+from spark_connector.stored_json import mapping, words
 
 _ISOLATION = "kafka.isolation.level"
 DEFAULTS = {_ISOLATION: "read_committed"}
@@ -82,6 +83,15 @@ def reading_of(options: Mapping[str, str]) -> dict[str, str]:
             if value != _UNSET.get(name):
                 kept[name] = value
     return kept
+
+
+def check_kept(document: object) -> dict[str, str]:
+    """The options in a stored record, if they are such as `reading_of` keeps, so no servers and no logins. Raises
+    ValueError."""
+    found = {name: words(value, name) for name, value in mapping(document, "reading").items()}
+    if unknown := found.keys() - {*_NAMES, "mode", "sep", *BESIDE}:
+        raise ValueError(f"reading: no load keeps the option '{min(unknown)}'")
+    return found
 
 
 def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:

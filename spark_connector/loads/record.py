@@ -5,6 +5,9 @@ files) and as the commit (in the commit log; without files). plan.py makes it.
 
 A load id is `<group>-<number>-<token>`. Loads of one group are numbered from 1. The token distinguishes two attempts at
 the same number, of which only one can be committed, so an id names one attempt of one group for ever.
+
+Whoever may write beside a table may write a record, so a record is read as if a stranger had typed it: `from_json`
+checks every id, name, number and URL. Ids and names become paths; a URL is only ever shown and compared, never opened.
 """
 
 from __future__ import annotations
@@ -12,20 +15,26 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
 
 from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import text_without_secrets
+from spark_connector.loads.bad_record_options import DeadLetterPlace
+from spark_connector.loads.reading import check_kept
 from spark_connector.loads.upsert import Upsert
 from spark_connector.loads.way_out import way_out
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting, one_line
+from spark_connector.stored_json import flag, mapping, parsed, partition, sequence, text, texts, topic, whole, words
 
 _VERSION = 1
-_LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")
+_LOAD_ID = re.compile(  # ~: of the groups of dead letters
+    r"(?P<group>[A-Za-z0-9._~-]{1,240})-(?P<sequence>[0-9]{6,18})-(?P<token>[0-9a-f]{8})"
+)
+_KIND = re.compile(r"[a-z]{0,20}")
 
 
 class LoadError(PykafkaError):
@@ -113,6 +122,20 @@ class LoadRange:
     def size(self) -> int:
         return self.end - self.start
 
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Raises ValueError, KeyError."""
+        found = mapping(document, "a range")
+        start, stored = whole(found["start"], "start"), found["stored"]
+        return cls(
+            topic(found["topic"]),
+            partition(found["partition"]),
+            start,
+            whole(found["end"], "end", start),
+            None if stored is None else whole(stored, "stored"),
+            *(None if found.get(name) is None else whole(found[name], name) for name in ("rows", "bad")),
+        )
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -128,6 +151,16 @@ class Origin:
     def __str__(self) -> str:
         return f"cluster {self.cluster_id} ({self.bootstrap_servers})"
 
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Raises ValueError, KeyError."""
+        found = mapping(document, "origin")
+        cluster_id = found["cluster_id"]
+        return cls(
+            None if cluster_id is None else text(cluster_id, "cluster_id"),
+            words(found["bootstrap_servers"], "bootstrap_servers"),
+        )
+
 
 @dataclass(frozen=True)
 class LoadFile:
@@ -136,6 +169,12 @@ class LoadFile:
     name: str
     size: int
 
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Raises ValueError, KeyError."""
+        found = mapping(document, "a file")
+        return cls(_below(found["name"], "the name of a file"), whole(found["size"], "size"))
+
 
 @dataclass(frozen=True)
 class UndoneLoad:
@@ -143,6 +182,12 @@ class UndoneLoad:
 
     load_id: str
     output: str
+
+    @classmethod
+    def from_json(cls, document: object) -> Self:
+        """Raises ValueError, KeyError."""
+        found = mapping(document, "an undone load")
+        return cls(_id(found["load_id"], "load_id"), text(found["output"], "output"))
 
 
 BEGINNING = "the beginning"
@@ -160,6 +205,18 @@ class Rewind:
     to_load: str
     undone: tuple[UndoneLoad, ...]
     delete: bool
+
+    @classmethod
+    def from_json(cls, document: object, group: str) -> Self:
+        """That of an entry in the log of `group`, which takes back loads of this group only; an entry of dead letters
+        those of the group whose they are. Raises ValueError, KeyError."""
+        found = mapping(document, "rewind")
+        to_load, delete = found["to_load"], flag(found["delete"], "delete")
+        undone = tuple(map(UndoneLoad.from_json, sequence(found["undone"], "undone")))
+        of = group.partition("~")[0]
+        if strangers := [one.load_id for one in undone if LoadId.of(one.load_id).group != of]:
+            raise ValueError(f"{strangers[0]} is no load of group {of}")
+        return cls(to_load if to_load == BEGINNING else _id(to_load, "to_load"), undone, delete)
 
 
 @dataclass(frozen=True)
@@ -217,6 +274,11 @@ class LoadRecord:
     @property
     def id(self) -> LoadId:
         return LoadId.of(self.load_id)
+
+    def refuse_unless(self, group: str, sequence: int, where: str) -> None:
+        """Raise LoadError for a record that stands where the log of `group` has its entry of this number."""
+        if (self.id.group, self.id.sequence) != (group, sequence):
+            raise LoadError(f"{where} holds the record of {self.load_id}")
 
     @property
     def is_refusal(self) -> bool:
@@ -286,42 +348,85 @@ class LoadRecord:
         try:
             if document["version"] != _VERSION:
                 raise LoadError(f"{where} was written by another version of this program ({document['version']})")
-            given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
-            given["ranges"] = tuple(LoadRange(**range) for range in document["ranges"])
-            given["files"] = tuple(LoadFile(**file) for file in document["files"])
-            for name in ("columns", "partition_by", "dead_letters"):
-                given[name] = tuple(map(str, document.get(name, ())))
-            given["topic_ids"] = dict(document.get("topic_ids", {}))
-            if document.get("fields") is not None:
-                given["fields"] = {str(path): str(kind) for path, kind in document["fields"].items()}
-            if document.get("reading") is not None:
-                given["reading"] = dict(document["reading"])
-            if document.get("origin") is not None:
-                given["origin"] = Origin(**document["origin"])
-            if document.get("rewind") is not None:
-                undone = tuple(UndoneLoad(**undone) for undone in document["rewind"]["undone"])
-                given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
-            if document.get("upsert") is not None:
-                given["upsert"] = Upsert.from_json(document["upsert"])
-            given["positions"] = {
-                TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))
-                for topic, positions in document.get("positions", {}).items()
-                for partition, (offset, epoch) in positions.items()
-            }
-            record = cls(**given)
-            is_named = LoadId.parse(record.load_id) is not None
+            return cls(**_fields(document))
+        except LoadError as error:
+            raise LoadError(f"{where}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
-        if not is_named:
-            raise LoadError(f"{where}: '{record.load_id}' is no load id")
-        return record
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> LoadRecord:
         try:
-            return cls.from_json(json.loads(data), where)
+            document = parsed(data)
         except ValueError as error:
             raise LoadError(f"{where} is not JSON: {error}") from error
+        return cls.from_json(document, where)
+
+
+def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a record, each checked. Raises ValueError, KeyError, LoadError."""
+    load_id = _id(document["load_id"], "load_id")
+    given: dict[str, Any] = {
+        "load_id": load_id,
+        "output": text(document["output"], "output"),
+        "format": _kind(document["format"], "format"),
+        "offsets": _kind(document["offsets"], "offsets"),
+        "created_ms": whole(document["created_ms"], "created_ms", -1),
+        "ranges": tuple(map(LoadRange.from_json, sequence(document["ranges"], "ranges"))),
+        "files": tuple(map(LoadFile.from_json, sequence(document["files"], "files"))),
+        "topic_ids": {
+            topic(name): text(id_, "a topic's id")
+            for name, id_ in mapping(document.get("topic_ids", {}), "topic_ids").items()
+        },
+        "positions": _positions(document.get("positions", {})),
+        **{name: texts(document.get(name, []), name) for name in ("columns", "partition_by", "dead_letters")},
+    }
+    for name in ("rerun_of", "about"):
+        if document.get(name) is not None:
+            given[name] = _id(document[name], name)
+    parsers: dict[str, Any] = {
+        "reading": check_kept,
+        "origin": Origin.from_json,
+        "upsert": Upsert.from_json,
+        "rewind": lambda one: Rewind.from_json(one, LoadId.of(load_id).group),
+    }
+    for name, parse in parsers.items():
+        if document.get(name) is not None:
+            given[name] = parse(document[name])
+    if document.get("fields") is not None:
+        found = mapping(document["fields"], "fields")
+        given["fields"] = {path: text(kind, "the type of a field") for path, kind in found.items()}
+    for place in map(DeadLetterPlace.parse, given["dead_letters"]):
+        if not place.is_table:
+            raise ValueError(f"dead_letters: {place} is no table")
+    return given
+
+
+def _positions(document: object) -> dict[TopicPartition, Position]:
+    return {
+        TopicPartition(topic(name), partition(index)): Position(whole(offset, "offset"), whole(epoch, "epoch", -1))
+        for name, found in mapping(document, "positions").items()
+        for index, (offset, epoch) in mapping(found, "positions").items()
+    }
+
+
+def _id(value: object, name: str) -> str:
+    return str(LoadId.of(text(value, name)))
+
+
+def _kind(value: object, name: str) -> str:
+    found = text(value, name)
+    if not _KIND.fullmatch(found):
+        raise ValueError(f"{name}: {found!r:.60} is no {name} of a load")
+    return found
+
+
+def _below(value: object, name: str) -> str:
+    """A path below a directory."""
+    found = text(value, name)
+    if not {"", ".", ".."}.isdisjoint(found.split("/")):
+        raise ValueError(f"{name}: {found!r:.60} leaves the directory of its load")
+    return found
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,9 @@ class Target:
     """Where a group's loads go and where its offsets are kept. A repair needs no more.
 
     `to` is a directory, a database URL or `iceberg:NAMESPACE.TABLE`, with its `catalog`; it is not printed, because a
-    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `check` fills in `format` and
-    `offsets` when they are None.
+    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `dead_letters`: tables of dead letters
+    (`delta:URL`) in another storage than `to`, which are opened only because they are named here. `check` fills in
+    `format` and `offsets` when they are None.
     """
 
     to: str = field(repr=False)
@@ -72,6 +73,7 @@ class Target:
     table: str | None = None
     catalog: str | None = None
     keep_snapshots: int | None = None
+    dead_letters: tuple[str, ...] = ()
 
     @property
     def is_table(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from broker.errors import ConfigError
+from spark_connector.stored_json import mapping, text, texts
 
 MODES = ("append", "upsert")
 UPSERT_FORMATS = ("delta", "iceberg")
@@ -30,9 +30,13 @@ class Upsert:
         return f"mode=upsert, key={','.join(self.key)}, envelope={self.envelope}{order}"
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Upsert:
-        """Raises KeyError or TypeError for what is no such document."""
-        return cls(tuple(map(str, document["key"])), str(document["envelope"]), document["order_by"])
+    def from_json(cls, document: object) -> Upsert:
+        """Raises KeyError or ValueError for what is no such document."""
+        found = mapping(document, "upsert")
+        key, order = texts(found["key"], "key"), found["order_by"]
+        if not key or found["envelope"] not in ENVELOPES:
+            raise ValueError(f"upsert has the key {key} and the envelope {found['envelope']!r:.60}")
+        return cls(key, found["envelope"], None if order is None else text(order, "order_by"))
 
 
 def parse_upsert(

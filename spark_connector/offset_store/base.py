@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.stored_json import mapping, partition, topic, whole
 
 # Imported only when chosen: an executor that uses no ZooKeeper store must not need kazoo.
 _MODULES = {
@@ -97,12 +98,12 @@ def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     return document
 
 
-def offsets_from_json(document: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Parse what `offsets_to_json` made. Raises ValueError, TypeError or AttributeError for anything else."""
+def offsets_from_json(document: object) -> dict[TopicPartition, int]:
+    """Parse what `offsets_to_json` made. Raises ValueError for anything else."""
     return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
+        TopicPartition(topic(name), partition(index)): whole(offset, "offset")
+        for name, found in mapping(document, "offsets").items()
+        for index, offset in mapping(found, "offsets").items()
     }
 
 

@@ -36,6 +36,7 @@ from spark_connector.offset_store.base import (
     offsets_to_json,
     required_option,
 )
+from spark_connector.stored_json import mapping, parsed, text, whole
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -76,11 +77,12 @@ class FilesEntry:
     def from_bytes(cls, data: bytes, where: str) -> FilesEntry:
         """Raises OffsetStoreError, with the name of the file, for data that `to_bytes` cannot have written."""
         try:
-            document = json.loads(data)
+            document = mapping(parsed(data), "the entry")
             if document.pop("version") != _VERSION:
                 raise OffsetStoreError(f"{where} has a version that this program does not know")
             offsets = offsets_from_json(document.pop("offsets"))
-            return cls(document.pop("group"), int(document.pop("sequence")), offsets, document)
+            group = text(document.pop("group"), "group")
+            return cls(group, whole(document.pop("sequence"), "sequence", 1), offsets, document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OffsetStoreError(f"{where} is not an offset entry: {error!r}") from error
 
@@ -139,11 +141,11 @@ class FilesOffsetStore:
 
     def find(self, group: str, sequence: int) -> FilesEntry | None:
         """One entry of the history; None if it is missing."""
-        return self._read(_path(group, sequence))
+        return self._read(group, sequence)
 
     def recall(self, group: str, sequence: int) -> FilesEntry | None:
         """One entry of the history, also an archived one; None if it is missing."""
-        return self.find(group, sequence) or self._read(_path(group, sequence, _NOTED))
+        return self.find(group, sequence) or self._read(group, sequence, _NOTED)
 
     def forget(self, group: str, sequence: int) -> None:
         """Remove an entry, archived or not; no error if it is missing. Not for the newest, which holds the offsets."""
@@ -208,11 +210,17 @@ class FilesOffsetStore:
                 self._storage.create(_path(group, sequence, _NOTED), entry.to_bytes())
         self._storage.remove(_path(group, sequence))
 
-    def _read(self, path: str) -> FilesEntry | None:
+    def _read(self, group: str, sequence: int, suffix: str = _ENTRY) -> FilesEntry | None:
+        """Raises OffsetStoreError for an entry that is not the one its name says."""
+        path = _path(group, sequence, suffix)
+        where = self._storage.url_of(path)
         try:
-            return FilesEntry.from_bytes(self._storage.read(path), self._storage.url_of(path))
+            entry = FilesEntry.from_bytes(self._storage.read(path), where)
         except FileNotFoundError:
             return None
+        if (entry.group, entry.sequence) != (group, sequence):
+            raise OffsetStoreError(f"{where} says that it is entry {entry.sequence} of group '{entry.group}'")
+        return entry
 
 
 def _path(group: str, sequence: int, suffix: str = _ENTRY) -> str:

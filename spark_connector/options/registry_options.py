@@ -27,11 +27,13 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
     given = [url.strip() for url in (values.text(URL) or "").split(",") if url.strip()]
     user_infos = {values.text(_USER_INFO)} - {None}
     urls: list[str] = []
+    with_login: list[str] = []
     for url in given or registries:
         address, user_info = registry_address(url)
         if address not in urls:
             urls.append(address)
         user_infos |= {user_info} - {None}
+        with_login += [address] if user_info else []
     if not urls:
         refuse_options(values, ACCESS, f"needs '{URL}'")
         return None
@@ -43,7 +45,10 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
     token = values.text(_TOKEN)
     if token is not None and not re.fullmatch(r"[!-~]+", token):  # Python's error about the header would show it
         raise ConfigError(f"Option '{_TOKEN}' has a blank, a line break or a letter outside ASCII, or is empty")
-    return RegistrySettings(tuple(urls), next(iter(user_infos), None), token, values.text(_CA))
+    user_info = next(iter(user_infos), None)
+    # The option is for all that are named beside it, a login in a URL for this one.
+    login_urls = () if _USER_INFO in values else tuple(dict.fromkeys(with_login))
+    return RegistrySettings(tuple(urls), user_info, token, values.text(_CA), login_urls=login_urls)
 
 
 def refuse_login(option: str, text: str) -> None:

@@ -9,7 +9,6 @@ of the manifest.
 from __future__ import annotations
 
 import functools
-import json
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from broker.archive.aux_file import PRODUCER_SNAPSHOT
-from broker.archive.layout import DELETED_FILE, TOPIC_FILE, PartitionPlace, parse_topic_id
+from broker.archive.layout import DELETED_FILE, MOST_TOPIC, TOPIC_FILE, PartitionPlace, parse_topic_id
 from broker.archive.manifest import Manifest
 from broker.archive.open_transactions import first_open_offset
 from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata, UnknownTopic
@@ -28,7 +27,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from broker.records.columns import decode_columns
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.archive_options import ArchiveOptions
@@ -40,8 +39,11 @@ from spark_connector.read.archive_reader import open_store, read_section, store_
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.size_estimator import BytesPerOffset
+from spark_connector.stored_json import mapping, parsed, text, whole
+from spark_connector.stored_json import topic as topic_name
 
 _AT_ONCE: Final = 16
+_MOST_PARTITIONS: Final = 1_000_000
 _NOBODY: Final = PartitionMetadata(-1, -1, (), ())
 
 
@@ -118,13 +120,14 @@ class ArchiveTopics:
         if archive_id is None or self.storage.exists(f"{root}/{DELETED_FILE}"):
             return None
         try:
-            found = json.loads(self.storage.read(f"{root}/{TOPIC_FILE}"))
-            name, topic_id, count = found["name"], parse_topic_id(found["topic_id"]), found["partitions"]
+            found = mapping(parsed(self.storage.read(f"{root}/{TOPIC_FILE}", MOST_TOPIC)), TOPIC_FILE)
+            name, topic_id = topic_name(found["name"], "name"), parse_topic_id(text(found["topic_id"], "topic_id"))
+            count = whole(found["partitions"], "partitions", 0, _MOST_PARTITIONS)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TooLarge) as error:
             raise ConnectorError("PYKAFKA_ARCHIVE_BROKEN", f"{root}/{TOPIC_FILE} cannot be read: {error}") from None
-        return ArchivedTopic(str(name), topic_id or archive_id, int(count), cluster_id, archive_id)
+        return ArchivedTopic(name, topic_id or archive_id, count, cluster_id, archive_id)
 
 
 class ArchiveOffsetReader(OffsetReader):

@@ -1,6 +1,7 @@
 """The part of Confluent's REST API that clients, serializers and `format("pykafka")` use, and its server.
 
-`Api.answer` is the API without HTTP. `serving` serves any such function on a loopback port, one thread a request.
+`Api.answer` is the API without HTTP. `serving` serves any such function on a loopback port, one thread a request. It
+has no login, so it takes no request of a page of another site (broker/security/http_access.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.registry.subjects import KINDS, Record, Refusal, Schema, Subjects
+from broker.security.http_access import Asked, refused
+from spark_connector.registry.subjects import KINDS, Check, Record, Refusal, Schema, Subjects
 
 Answer = Callable[[str, str, str, bytes], tuple[int, Any]]
 """(method, path, value of Authorization, body) → (status, document)."""
@@ -39,11 +41,18 @@ _ROUTES: Final = tuple(
     )
 )
 _LARGEST: Final = 16 << 20
+"""Bytes of a request."""
+_DIGITS: Final = 20
+_PATIENCE_S: Final = 60.0
+"""For a request to come."""
+_BY_THEMSELVES: Final = ("register", "is_compatible")
+"""What takes the lock itself, because it looks at schemas for long."""
 
 
 class Api:
     """The API over `subjects`. `write` keeps a record, and has applied it when it returns; `read` applies what others
-    have written, before each answer; `turn` runs a change while nobody else writes. Thread-safe."""
+    have written, before each answer; `turn` runs a change while nobody else writes. Thread-safe: schemas are parsed and
+    compared without the lock, so one that takes long keeps nobody waiting."""
 
     def __init__(
         self,
@@ -72,11 +81,16 @@ class Api:
         """The id. Raises Refusal, PykafkaError."""
         with self._lock:
             self._read()
-            schema_id, record = self._subjects.register(subject, schema)
-            return schema_id if record is None else self._turn(lambda: self._registered(subject, schema))
+            known = self._subjects.id_under(subject, schema)
+            if known is not None:
+                return known
+            check = self._subjects.check_of(subject, schema)
+        check.refuse_incompatible()
+        with self._lock:
+            return self._turn(lambda: self._registered(subject, schema, check))
 
-    def _registered(self, subject: str, schema: Schema) -> int:
-        schema_id, record = self._subjects.register(subject, schema)
+    def _registered(self, subject: str, schema: Schema, check: Check) -> int:
+        schema_id, record = self._subjects.register(subject, schema, check)
         if record is not None:
             self._write(record)
         return schema_id
@@ -86,9 +100,12 @@ class Api:
             given = json.loads(body) if body else {}
             if not isinstance(given, dict):
                 raise Refusal(422, "The body of the request is no JSON object")
+            handler = getattr(self, f"_{name}")
+            if name in _BY_THEMSELVES:
+                return 200, handler(named, given)
             with self._lock:
                 self._read()
-                return 200, getattr(self, f"_{name}")(named, given)
+                return 200, handler(named, given)
         except Refusal as refusal:
             return refusal.status, {"error_code": refusal.code, "message": refusal.message}
         except PykafkaError as error:
@@ -140,10 +157,13 @@ class Api:
         return {"compatibility": given["compatibility"]}
 
     def _is_compatible(self, named: dict[str, str], given: Any) -> Any:
-        subject, version = named["subject"], named.get("version")
-        entries = self._subjects.versions(subject)
-        others = entries if version is None else [self._subjects.version(subject, version)]
-        found = self._subjects.complaints(subject, Schema.of(given), others)
+        subject, version, schema = named["subject"], named.get("version"), Schema.of(given)
+        with self._lock:
+            self._read()
+            entries = self._subjects.versions(subject)
+            others = entries if version is None else [self._subjects.version(subject, version)]
+            check = self._subjects.check_of(subject, schema, others)
+        found = check.complaints()
         return {"is_compatible": not found, **({"messages": found} if found else {})}
 
 
@@ -168,10 +188,10 @@ def serving(answer: Answer, port: int = 0) -> Iterator[str]:
 
 def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
         def do_GET(self) -> None:
-            length = self.headers.get("Content-Length") or "0"
-            body = self.rfile.read(min(int(length), _LARGEST)) if length.isdecimal() else b""
-            status, document = answer(self.command, self.path, self.headers.get("Authorization") or "", body)
+            status, document = self._answer()
             reply = json.dumps(document).encode()
             self.send_response(status)
             if 300 <= status < 400:
@@ -182,6 +202,16 @@ def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(reply)
 
         do_POST = do_PUT = do_GET  # noqa: N815
+
+        def _answer(self) -> tuple[int, Any]:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            found = refused(Asked(self.command, self.path.partition("?")[2], headers), loopback_only=True)
+            if found is not None:
+                return found.status, {"error_code": found.status, "message": found.why}
+            length = headers.get("content-length") or "0"
+            if not (length.isascii() and length.isdecimal()) or len(length) > _DIGITS or int(length) > _LARGEST:
+                return 413, {"error_code": 413, "message": f"at most {_LARGEST} bytes at once"}
+            return answer(self.command, self.path, headers.get("authorization", ""), self.rfile.read(int(length)))
 
         def log_message(self, *_: Any) -> None:
             pass

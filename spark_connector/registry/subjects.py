@@ -10,7 +10,6 @@ Raises Refusal, which has the status, code and message that Confluent's registry
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +19,10 @@ from spark_connector.formats.value_format import AvroSchema
 from spark_connector.registry.compatibility import LEVELS, complaints
 
 KINDS: Final = ("AVRO", "JSON", "PROTOBUF")
-_MOST_REFERENCES: Final = 1000
+_MOST_REFERENCES: Final = 500
+"""Schemas that one refers to, also by others."""
+_DEEPEST: Final = 16
+"""Levels of references."""
 _LARGEST_ID: Final = 2**31 - 1
 
 
@@ -89,6 +91,52 @@ class Entry(NamedTuple):
     @property
     def fields(self) -> dict[str, Any]:
         return {"subject": self.subject, "version": self.version, "id": self.id, **self.schema.fields}
+
+
+@dataclass(frozen=True)
+class Check:
+    """What decides whether a schema may be registered, taken out of the state: the check itself takes its time."""
+
+    subject: str
+    schema: Schema
+    references: tuple[str, ...]
+    others: tuple[tuple[Entry, tuple[str, ...]], ...]
+    """Versions to be compatible with, the oldest first, and the texts that each refers to."""
+    level: str
+
+    def complaints(self) -> list[str]:
+        """Why the schema is not compatible with the versions; none if it is. Raises Refusal for what is no schema."""
+        try:
+            if self.schema.kind == "AVRO":
+                parse_avro(AvroSchema(self.schema.text, self.references))
+            elif self.schema.kind == "JSON" and not isinstance(json.loads(self.schema.text), dict | bool):
+                raise Refusal(42201, "Invalid schema: a JSON Schema is an object")
+        except (ConfigError, ValueError, RecursionError) as error:
+            raise Refusal(42201, f"Invalid schema: {error}") from None
+        return [
+            f"version {entry.version}: {why}"
+            for entry, references in reversed(self.others)
+            for why in self._complaints(entry.schema, references)
+        ]
+
+    def refuse_incompatible(self) -> None:
+        """Raises Refusal."""
+        if found := self.complaints():
+            raise Refusal(
+                409,
+                f'Schema being registered is incompatible with an earlier schema for subject "{self.subject}", '
+                f"details: {found}, compatibility: '{self.level}'",
+            )
+
+    def _complaints(self, older: Schema, references: tuple[str, ...]) -> list[str]:
+        if self.level == "NONE":
+            return []
+        if self.schema.kind != older.kind:
+            return [f"it is of type {older.kind}, not {self.schema.kind}"]
+        if self.schema.kind != "AVRO":
+            return []  # compared by real registries only
+        newer, before = AvroSchema(self.schema.text, self.references), AvroSchema(older.text, references)
+        return complaints(parse_avro(newer), parse_avro(before), self.level)
 
 
 Record = tuple[bytes, bytes]
@@ -179,30 +227,32 @@ class Subjects:
         """The level of compatibility; `None` is the default of all subjects."""
         return self._levels.get(subject) or self._levels.get(None) or "BACKWARD"
 
-    def complaints(self, subject: str, schema: Schema, versions: list[Entry]) -> list[str]:
-        """Why the schema is not compatible with the versions at the level of the subject; none if it is."""
-        self._check(schema)
+    def check_of(self, subject: str, schema: Schema, versions: list[Entry] | None = None) -> Check:
+        """Whether the schema is one, and compatible with the versions at the level of the subject; None: all of it.
+
+        Raises Refusal for references to what is not there.
+        """
         level = self.level(subject)
-        others = versions if level.endswith("_TRANSITIVE") else versions[-1:]
-        return [
-            f"version {entry.version}: {why}"
-            for entry in reversed(others)
-            for why in self._complaints(schema, entry.schema, level)
-        ]
+        others = self._living(subject) if versions is None else versions
+        if not level.endswith("_TRANSITIVE"):
+            others = others[-1:]
+        compared = tuple((entry, self._references(entry.schema)) for entry in others)
+        return Check(subject, schema, self._references(schema), compared, level)
+
+    def id_under(self, subject: str, schema: Schema) -> int | None:
+        """The id of the schema if the subject has it."""
+        return next((entry.id for entry in self._living(subject) if entry.schema == schema), None)
 
     # --- changes: the record to write ----------------------------------------------------------------
 
-    def register(self, subject: str, schema: Schema) -> tuple[int, Record | None]:
-        """(id, record to write; None if the subject has the schema)."""
-        for entry in self._living(subject):
-            if entry.schema == schema:
-                return entry.id, None
-        if found := self.complaints(subject, schema, self._living(subject)):
-            raise Refusal(
-                409,
-                f'Schema being registered is incompatible with an earlier schema for subject "{subject}", details: '
-                f"{found}, compatibility: '{self.level(subject)}'",
-            )
+    def register(self, subject: str, schema: Schema, checked: Check | None = None) -> tuple[int, Record | None]:
+        """(id, record to write; None if the subject has the schema). `checked` has found no fault, at its time."""
+        there = self.id_under(subject, schema)
+        if there is not None:
+            return there, None
+        check = self.check_of(subject, schema)
+        if check != checked:
+            check.refuse_incompatible()
         known = (one for one, other in self._schemas.items() if other == schema)
         schema_id = next(known, max(self._schemas, default=0) + 1)
         version = max(self._entries.get(subject, {}), default=0) + 1
@@ -222,40 +272,30 @@ class Subjects:
         entries = self._entries.get(subject, {})
         return [entries[version] for version in sorted(entries) if not entries[version].is_deleted]
 
-    def _check(self, schema: Schema) -> None:
-        """Of Protobuf nothing is checked."""
-        list(self._referenced(schema))
-        try:
-            if schema.kind == "AVRO":
-                parse_avro(self._avro(schema))
-            elif schema.kind == "JSON" and not isinstance(json.loads(schema.text), dict | bool):
-                raise Refusal(42201, "Invalid schema: a JSON Schema is an object")
-        except (ConfigError, ValueError, RecursionError) as error:
-            raise Refusal(42201, f"Invalid schema: {error}") from None
+    def _references(self, schema: Schema) -> tuple[str, ...]:
+        """The texts that the schema refers to, each once, and behind those that it refers to itself."""
+        found: dict[str, None] = {}
+        seen: set[tuple[str, int]] = set()
 
-    def _complaints(self, schema: Schema, older: Schema, level: str) -> list[str]:
-        if level == "NONE":
-            return []
-        if schema.kind != older.kind:
-            return [f"it is of type {older.kind}, not {schema.kind}"]
-        if schema.kind != "AVRO":
-            return []  # compared by real registries only
-        return complaints(parse_avro(self._avro(schema)), parse_avro(self._avro(older)), level)
+        def follow(one: Schema, depth: int) -> None:
+            if depth > _DEEPEST:
+                raise Refusal(42201, "Invalid schema: its references are nested too deep")
+            for reference in one.references:
+                place = reference.subject, reference.version
+                if place in seen:
+                    continue
+                if len(seen) == _MOST_REFERENCES:
+                    raise Refusal(42201, f"Invalid schema: it refers to more than {_MOST_REFERENCES} schemas")
+                seen.add(place)
+                try:
+                    other = self.version(reference.subject, str(reference.version)).schema
+                except Refusal as error:
+                    raise Refusal(42201, f"Invalid schema: reference {reference.name}: {error.message}") from None
+                follow(other, depth + 1)
+                found[other.text] = None
 
-    def _avro(self, schema: Schema) -> AvroSchema:
-        return AvroSchema(schema.text, tuple(dict.fromkeys(one.text for one in self._referenced(schema))))
-
-    def _referenced(self, schema: Schema, depth: int = 0) -> Iterator[Schema]:
-        """What the schema refers to, each behind what itself refers to."""
-        if depth > 16:
-            raise Refusal(42201, "Invalid schema: its references are nested too deep")
-        for one in schema.references[:_MOST_REFERENCES]:
-            try:
-                found = self.version(one.subject, str(one.version)).schema
-            except Refusal as error:
-                raise Refusal(42201, f"Invalid schema: reference {one.name}: {error.message}") from None
-            yield from self._referenced(found, depth + 1)
-            yield found
+        follow(schema, 0)
+        return tuple(found)
 
 
 def _positive(number: Any) -> int:

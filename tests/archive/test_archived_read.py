@@ -18,7 +18,7 @@ from broker.archive.aux_sections import AuxSections
 from broker.archive.chunk_cache import UNUSED_S, ChunkCache, StoreRead
 from broker.archive.manifest import ArchivedSegment, Entry, Manifest, Mark, Truncate
 from broker.clock import ManualClock, SystemClock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.segment_file import SegmentFile
@@ -112,6 +112,9 @@ def test_chunks_are_whole_and_about_four_mebibytes() -> None:
     assert [chunk.first_offset for chunk in chunks[1:]] == [chunk.end_offset for chunk in chunks[:-1]]
     assert cut_chunks("x", segment.cut(20))[-1].end_offset == 20
     assert cut_chunks("x", dataclasses.replace(segment, size=1 << 40).cut(5))[-1].length == 32 * MIB
+    far = dataclasses.replace(segment, size=1 << 40, marks=(segment.marks[0], Mark(5, 50 << 30, -1)))
+    with pytest.raises(CorruptBatch, match="its marks ask for 53687091200 bytes at once"):
+        cut_chunks("x", far)
 
 
 def segment_with_marks(distances: list[int]) -> ArchivedSegment:

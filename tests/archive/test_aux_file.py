@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +19,11 @@ from broker.archive.aux_file import (
     encode_aux,
     parse_aborted,
 )
+from broker.archive.aux_sections import AuxSections
 from broker.archive.manifest import EpochStart, Mark
+from broker.clock import ManualClock
 from broker.records.aborted_entries import AbortedEntry, encode_aborted
+from broker.records.crc32c import crc32c
 
 OFFSETS = st.integers(0, (1 << 63) - 1)
 SECTION = st.binary(max_size=40)
@@ -52,6 +58,43 @@ def test_a_changed_byte_or_a_cut_is_noticed(data: st.DataObject) -> None:
     for broken in (bytes(flipped), whole[:at], whole + b"\0"):
         with pytest.raises(BrokenAux):
             decode_aux(broken)
+
+
+def footer_saying(*lengths: int) -> bytes:
+    """A whole footer, with these lengths."""
+    body = encode_aux(AUX)[-FOOTER_SIZE:-4]
+    head = body[: -12 * len(lengths)]
+    footer = head + b"".join(struct.pack(">QI", length, 0) for length in lengths)
+    return footer + struct.pack(">I", crc32c(footer))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        (50 << 30, 0, 0, 0, 0, 0),
+        ((1 << 64) - 1,) * 6,
+        (0, 0, (256 << 20) + 1, 0, 0, 0),
+        (0, 0, 0, 0, 0, 24 * ((1 << 17) + 1)),
+        (0, 0, 0, 0, 12 * ((1 << 17) + 1), 0),
+    ],
+)
+def test_sections_that_are_larger_than_any_are_refused_before_they_are_read(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(BrokenAux, match="no segment has so much"):
+        decode_footer(footer_saying(*lengths))
+
+
+def test_a_reader_of_one_section_asks_for_no_more_than_the_object_has() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Hostile:
+        def read_range(self, path: str, start: int, end: int) -> bytes:
+            asked.append((start, end))
+            return footer_saying(0, 0, 200 << 20, 0, 0, 0)
+
+    sections = AuxSections(cast(Any, None), Hostile(), ManualClock())
+    with pytest.raises(BrokenAux, match="its footer says"):
+        sections._read("x", 1000, ABORTED)
+    assert asked == [(1000 - FOOTER_SIZE, 1000)]
 
 
 def test_one_section_is_read_alone() -> None:

@@ -54,6 +54,13 @@ def test_what_was_written_is_read(entry: Entry) -> None:
     assert decode_entry(encode_entry(entry)) == entry
 
 
+@pytest.mark.parametrize("change", [{"size": 50 << 30}, {"size": 1 << 31}, {"aux_size": (256 << 20) + 1}])
+def test_a_segment_that_is_larger_than_any_is_refused(change: dict[str, int]) -> None:
+    segment = replace(archived_segment(0, 10), **change)  # type: ignore[arg-type]
+    with pytest.raises(BrokenManifest, match="more than a segment has"):
+        decode_entry(encode_entry(replace(ENTRY, change=Add(segment))))
+
+
 @given(st.binary(max_size=60))
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(BrokenManifest):

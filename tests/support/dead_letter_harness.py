@@ -93,7 +93,7 @@ class DirectorySite:
     @contextmanager
     def opened(self, crash: CrashPoint, group: str) -> Iterator[Destination]:
         output = crash.guard(self.output, _STORAGE_CHANGES)
-        yield FilesDestination(output, crash.guard(FilesCommitLog(self.output, group), _LOG_CHANGES), group, _reopened)
+        yield FilesDestination(output, crash.guard(FilesCommitLog(self.output, group), _LOG_CHANGES), group)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
         found = []
@@ -294,10 +294,6 @@ def _counts(files: Sequence[WrittenFile]) -> dict[TopicPartition, int]:
 def _rows(table: pa.Table) -> list[tuple[str, int, int, str]]:
     rows = table.select(["topic", "partition", "offset", LOAD_COLUMN]).to_pylist()
     return [(row["topic"], row["partition"], row["offset"], row[LOAD_COLUMN]) for row in rows]
-
-
-def _reopened(url: str) -> Storage:
-    return open_storage(url)
 
 
 def dead_letter_world(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import Storage, open_storage
+from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.history import MANIFEST
@@ -46,7 +46,7 @@ class World:
         output = crash.guard(self.output, _STORAGE_CHANGES)
         log = crash.guard(self.open_log(), _LOG_CHANGES)
         try:
-            site = FilesDestination(output, log, self.group, open_storage)
+            site = FilesDestination(output, log, self.group)
             site.repair()
             record = self._plan(log)
             if record is None:

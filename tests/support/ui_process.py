@@ -51,7 +51,11 @@ class UiProcess:
         line = self._process.stdout.readline()
         if "the console is at " not in line:
             raise AssertionError(self.stop())
-        self.address = line.split()[-1].rstrip("/")
+        self.entrance = line.split()[-1]
+        """The address that a person opens, with the token if there is one."""
+        address, _, token = self.entrance.partition("?token=")
+        self.address = address.rstrip("/")
+        self._own = {"authorization": f"Bearer {token}"} if token else {}
         self.pid = self._process.pid
 
     def __enter__(self) -> Self:
@@ -67,14 +71,16 @@ class UiProcess:
         return self._process.returncode, errors
 
     def get(self, path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> Answer:
-        return _answer(urllib.request.Request(f"{self.address}{path}", headers=dict(headers or {}), method=method))
+        given = {**self._own, **(headers or {})}
+        return _answer(urllib.request.Request(f"{self.address}{path}", headers=given, method=method))
 
     def post(self, path: str, form: str, headers: Mapping[str, str] | None = None) -> Answer:
         """A form, with its fields encoded as in an address."""
         return self.send(path, form.encode(), headers or {}, "POST")
 
     def send(self, path: str, body: bytes, headers: Mapping[str, str], method: str) -> Answer:
-        return _answer(urllib.request.Request(f"{self.address}{path}", body, dict(headers), method=method))
+        given = {**self._own, **headers}
+        return _answer(urllib.request.Request(f"{self.address}{path}", body, given, method=method))
 
 
 def _answer(request: urllib.request.Request) -> Answer:

@@ -37,6 +37,7 @@ def window(window: Page) -> Page:
 
 @pytest.fixture
 def page(window: Page, changing: UiProcess) -> Iterator[Page]:
+    window.goto(changing.entrance)
     tab = Tab(window, changing.address)
     yield tab.open("/topics")
     tab.leave()

@@ -37,7 +37,8 @@ DRIVER = ROOT / "tests" / "ui" / "firefox_driver.mjs"
 class Firefox:
     """A tab of a headless Firefox. Every step waits up to 20 s for what it needs. Raises Unavailable."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, entrance: str) -> None:
+        self.entrance = entrance
         self._address = address.rstrip("/")
         installed = shutil.which("firefox-esr")
         binary, environment = (
@@ -121,7 +122,7 @@ def lake(broker: Kafka, tmp_path: Path) -> Path:
 def tab(broker: Kafka, lake: Path) -> Iterator[Firefox]:
     with UiProcess(broker.bootstrap, "--loads", str(lake), "--allow-changes") as ui:
         try:
-            firefox = Firefox(ui.address)
+            firefox = Firefox(ui.address, ui.entrance.removeprefix(ui.address))
         except Unavailable as error:
             give_up(f"firefox: {error}")
         with firefox:
@@ -132,7 +133,7 @@ def tab(broker: Kafka, lake: Path) -> Iterator[Firefox]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_flows_of_the_console_in_firefox(tab: Firefox, broker: Kafka, lake: Path) -> None:
-    tab.open("/")
+    tab.open(tab.entrance)
     tab.see("h1", "Overview")
     tab.count("figure.chart canvas", 2)
     tab.click("nav a", "Topics")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from typing import Any
 
 import fastavro
+import jsonpath_rfc9535 as jsonpath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,7 +101,7 @@ def test_avro_is_decoded_by_the_writers_schema() -> None:
     assert DECODER.decode(framed(7, "Ann"), As.AVRO).note == "no schema registry was given: --schema-registry"
 
 
-def passes(value: bytes | None, **asked: str) -> bool:
+def passes(value: bytes | None, **asked: Any) -> bool:
     record = Record(0, 0, b"Key-7", value, (("Name", b"Content"), ("empty", None)))
     places = asked.pop("places", "key,value,headers").split(",")
     return bool(record_filter(DECODER, places=places, **asked)(record))
@@ -142,6 +144,48 @@ def test_a_filter_that_says_nothing_is_refused() -> None:
         passes(b"x", places="body")
     with pytest.raises(ConfigError, match="path="):
         passes(b"x", path="$[?search(@.a, '(a+)+b$')]")
+
+
+NESTED = json.loads("[" * 60 + "]" * 60)
+LARGE = list(range(300_000))
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "equals"),
+    [
+        (NESTED, "$..*..*..*..nope", ""),
+        (NESTED, "$..*..*..*..*..*", "nothing"),
+        (LARGE, "$[?$[?@==3]]", ""),
+        (LARGE, "$[?@>5 && @<3]", ""),
+        (LARGE, "$[*,*,*,*]", "x"),
+        (LARGE, "$[?count($[*]) == 2]", ""),
+        ([["x" * 100_000]] * 300, "$..*", "x"),
+    ],
+)
+def test_a_path_takes_so_many_steps_in_a_value_and_says_where_it_gave_up(value: object, path: str, equals: str) -> None:
+    content = json.dumps(value).encode()
+    wanted = record_filter(DECODER, path=path, equals=equals, clock=lambda: 0.0)
+    assert not wanted(Record(0, 0, None, content, ()))
+    assert wanted.given_up == 1
+    assert not wanted(Record(0, 0, None, b'{"a": 1}', ()))
+    assert wanted.given_up == 1, "each value has steps of its own"
+
+
+def test_a_path_looks_at_the_clock_while_it_is_in_a_value() -> None:
+    asked = itertools.count()
+    wanted = record_filter(DECODER, path="$[*]", equals="x", clock=lambda: float(next(asked)))
+    assert not wanted(Record(0, 0, None, json.dumps(LARGE).encode(), ()))
+    assert (wanted.given_up, next(asked)) == (1, 4)
+
+
+def test_the_steps_of_a_path_find_what_the_library_finds() -> None:
+    value = {"a": [{"b": n, "c": {"d": [n, {"e": n}]}} for n in range(5)], "x y": None}
+    for path in ("$..e", "$.a[?@.b > 2].c", "$.a[1:4:2]..[0]", "$.a[?@.c.d[1].e == $.a[3].b]", "$['x y']", "$.a[-1].b"):
+        found = jsonpath.find(path, value).values()
+        for one in found:
+            text = one if isinstance(one, str) else json.dumps(one)
+            assert passes(json.dumps(value).encode(), path=path, equals=text), path
+        assert not passes(json.dumps(value).encode(), path=path, equals="of nobody")
 
 
 def test_a_path_that_never_ends_does() -> None:

@@ -17,7 +17,7 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.record_decoder import loaded
@@ -26,6 +26,7 @@ from spark_connector.loads.reading import BESIDE, as_loads_read
 from spark_connector.loads.record import LoadRecord
 from spark_connector.options.option_table import PROTOBUF_RULES
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.registry_options import ACCESS, URL
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
@@ -106,7 +107,7 @@ class KafkaLog:
     def records(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[pa.RecordBatch]:
         """The records that the load has read in a range within the extent, decoded as then."""
         if start < end:
-            kept = as_loads_read(_lower(load.reading or {}) | self._given)
+            kept = self._read_with(load.reading or {})
             wanted = {name: value for name, value in kept.items() if name.startswith(_RELEVANT + _FORMATS + _CORRUPT)}
             if BESIDE.items() <= kept.items():  # bad records are dead letters, whatever the mode was
                 wanted["mode"] = "dropmalformed"
@@ -142,8 +143,16 @@ class KafkaLog:
         return [self._untold[topic]] if self.is_compacted(topic) and topic in self._untold else []
 
     def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
-        kept = as_loads_read(_lower(reading) | self._given)
-        return parse_options(_relevant(kept, self._bootstrap), Mode.BATCH)
+        return parse_options(_relevant(self._read_with(reading), self._bootstrap), Mode.BATCH)
+
+    def _read_with(self, reading: Mapping[str, str]) -> dict[str, str]:
+        """The options of a load, names in lower case. Raises ConfigError for a login to a registry that only the record
+        names: it was not given for that one."""
+        kept = _lower(reading)
+        login = next((name for name in ACCESS if name in self._given), None)
+        if login is not None and URL in kept and URL not in self._given:
+            raise ConfigError(f"option '{login}' needs '{URL}' beside it: the load's own is {kept[URL]}")
+        return as_loads_read(kept | self._given)
 
     def _options_for(self, topic: str, reading: Mapping[str, str]) -> SourceOptions:
         """With the schemas loaded, because values are decoded to find the records that are dropped."""

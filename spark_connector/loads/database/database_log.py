@@ -33,6 +33,7 @@ _LOADS = Table(
     Column("load_id", String(255), nullable=False),
     Column("record", Text, nullable=False),
 )
+_READ = (_LOADS.c.group_id, _LOADS.c.sequence, _LOADS.c.record)
 _OFFSETS = Table(
     "pykafka_offsets",
     _METADATA,
@@ -64,7 +65,7 @@ class DatabaseCommitLog(TableLog):
 
     def record(self, sequence: int) -> LoadRecord | None:
         own = _LOADS.c.group_id == self._group, _LOADS.c.sequence == sequence
-        found = self._records(sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).where(*own))
+        found = self._records(sqlalchemy.select(*_READ).where(*own))
         return found[0] if found else None
 
     def sequences(self) -> list[int]:
@@ -72,7 +73,7 @@ class DatabaseCommitLog(TableLog):
         return [row[0] for row in self._select(query.order_by(_LOADS.c.sequence))]
 
     def records_of_all(self) -> list[LoadRecord]:
-        query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record)
+        query = sqlalchemy.select(*_READ)
         return self._records(query.order_by(_LOADS.c.group_id, _LOADS.c.sequence))
 
     def append(self, record: LoadRecord, insert: Callable[[Connection], None] = lambda connection: None) -> None:
@@ -157,8 +158,13 @@ class DatabaseCommitLog(TableLog):
         return _OFFSETS.c.group_id == self._group, _OFFSETS.c.topic == tp.topic, _OFFSETS.c.partition == tp.partition
 
     def _records(self, query: sqlalchemy.Select[Any]) -> list[LoadRecord]:
-        rows = self._select(query)
-        return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
+        found = []
+        for group, sequence, document in self._select(query):
+            where = f"load {sequence} of group '{group}' in {self._shown}"
+            record = LoadRecord.from_bytes(document.encode(), where)
+            record.refuse_unless(group, sequence, where)
+            found.append(record)
+        return found
 
     def _select(self, query: sqlalchemy.Select[Any]) -> Sequence[Any]:
         """The rows; none while the tables do not exist."""

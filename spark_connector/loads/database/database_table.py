@@ -176,6 +176,11 @@ class DatabaseDestination(TableDestination[TableName]):
         assert rewind.rewind is not None
         if not rewind.rewind.delete:
             raise ConfigError("the rows of a table cannot be moved aside, only deleted: set delete (--delete)")
+        for undone in rewind.rewind.undone:
+            if undone.output.rpartition("#")[0] != self.url.rpartition("#")[0]:
+                raise ConfigError(
+                    f"load {undone.load_id} went to {undone.output}, which is not in the database of {self.url}"
+                )
         super().check_rewind(rewind)
 
     def plain_error(self, error: Exception) -> LoadError | None:

@@ -32,6 +32,7 @@ from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.partition_values import segment_of
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.stored_json import mapping, parsed
 
 _NEAR = 50  # commits to search first
 
@@ -177,6 +178,6 @@ def _attempt_of(commit: dict[str, Any]) -> LoadId | None:
     if not isinstance(metadata, str) or COMPACTION not in metadata:
         return None
     try:
-        return LoadId.parse(str(json.loads(metadata)[COMPACTION]))
-    except (ValueError, KeyError, TypeError):
+        return LoadId.parse(str(mapping(parsed(metadata), "userMetadata")[COMPACTION]))
+    except (ValueError, KeyError):
         return None

@@ -37,6 +37,7 @@ from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict, check_expected
+from spark_connector.stored_json import mapping, parsed
 
 _RECORD = "pykafka.load"
 _NEAR = 50  # commits to search first for a load's record
@@ -219,8 +220,8 @@ class DeltaCommitLog(TableLog):
             return None
         where = f"version {commit.get('version')} of {self._storage.shown}"
         try:
-            return LoadRecord.from_json(json.loads(metadata)[_RECORD], where)
-        except (ValueError, KeyError, TypeError) as error:
+            return LoadRecord.from_json(mapping(parsed(metadata), "userMetadata")[_RECORD], where)
+        except (ValueError, KeyError) as error:
             raise LoadError(f"{where} does not hold the record of a load: {error!r}") from error
 
     def _offsets(self, table: DeltaTable, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
@@ -44,6 +44,7 @@ from spark_connector.loads.history import (
     HistoryEntry,
     LoadState,
     intent_of,
+    is_at,
     read_record,
     refuse_unseen,
     topics_by_group,
@@ -77,19 +78,17 @@ def _attempts(place: str) -> str:
 
 
 class FilesDestination(Destination):
-    """The output directory of one group's loads. The group's earlier loads may have gone to other directories."""
+    """The output directory of one group's loads. The group's earlier loads may have gone to other directories: these
+    are not touched, for nobody but the record says which they are."""
 
     rows_are_in = "the files"
     output: Storage
 
-    def __init__(self, output: Storage, log: CommitLog, group: str, open_output: Callable[[str], Storage]) -> None:
-        """`open_output` opens the output directory of an earlier load by its URL."""
+    def __init__(self, output: Storage, log: CommitLog, group: str) -> None:
         self.url = output.shown
         self.output = output
         self.log = log
         self._group = group
-        self._open_output = open_output
-        self._opened = {output.shown: output}  # as records name it
         self._staging = f"{_STAGING}/{log.kind}"
 
     def repair(self) -> list[str]:
@@ -232,7 +231,7 @@ class FilesDestination(Destination):
         return self.output.url_of(published_directory(load_id))
 
     def history(self) -> History:
-        return DirectoryHistory(self._group, self.output, self.log, self._output_at).read()
+        return DirectoryHistory(self._group, self.output, self.log).read()
 
     def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, HeldRows]]:
         for entry in entries:
@@ -254,10 +253,14 @@ class FilesDestination(Destination):
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
         return snapshot_of(self.log, self.output, self.history, version)
 
-    def _output_at(self, url: str) -> Storage:
-        if url not in self._opened:
-            self._opened[url] = self._open_output(url)
-        return self._opened[url]
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        assert rewind.rewind is not None
+        for undone in rewind.rewind.undone:
+            if not is_at(self.output, undone.output):
+                raise ConfigError(
+                    f"load {undone.load_id} went to {undone.output}, and a rewind moves directories of {self.url} only:"
+                    " take the loads of each directory back by itself, the newest first"
+                )
 
     def _staged(self) -> list[StagedLoad]:
         attempts = ((name, LoadId.parse(name)) for name in self.output.names(self._staging))
@@ -276,6 +279,8 @@ class FilesDestination(Destination):
             record = self._sealed(load_id)
         except FileNotFoundError:
             return False  # another process has just published or discarded it
+        if record.rewind is not None or not is_at(self.output, record.output):
+            return False  # not written by a load into this directory
         return all(sizes.get(file.name) == file.size for file in record.files)
 
     def _take(self, step: Step) -> bool:
@@ -305,12 +310,12 @@ class FilesDestination(Destination):
         record = self.log.record(LoadId.of(load_id).sequence)
         if record is None:
             raise LoadError(f"load {load_id} is no longer in the commit log of group '{self._group}'")
+        self._refuse_elsewhere(record)
         if record.rewind is not None:
             self._undo_outputs(record, record.rewind)
             self.log.mark_published(record)
             return
-        output = self._output_at(record.output)
-        target = published_directory(load_id)
+        output, target = self.output, published_directory(load_id)
         try:
             output.rename(self._data(load_id), target)
         except (FileNotFoundError, FileExistsError) as error:
@@ -322,6 +327,17 @@ class FilesDestination(Destination):
         self.log.mark_published(record)
         output.remove(f"{self._staging}/{load_id}")
 
+    def _refuse_elsewhere(self, record: LoadRecord) -> None:
+        """Raise LoadError unless all that a repair of this record changes lies in this directory."""
+        places = [record.output, *(one.output for one in (record.rewind.undone if record.rewind else ()))]
+        for place in places:
+            if not is_at(self.output, place):
+                raise LoadError(
+                    f"{record.load_id} is committed, but not finished: its data belongs to {place}, and a repair of "
+                    f"{self.url} changes nothing else. If loads of group '{self._group}' go there, run `pykafka loads "
+                    "recover` with --to for that place first"
+                )
+
     def _undo_outputs(self, record: LoadRecord, rewind: Rewind) -> None:
         """Move the directories of the undone loads aside, or delete them. Directories that are gone are skipped.
 
@@ -329,9 +345,9 @@ class FilesDestination(Destination):
         and by two processes at once.
         """
         with contextlib.suppress(FileExistsError):
-            self._output_at(record.output).create(manifest_of(record.load_id), record.to_bytes())
+            self.output.create(manifest_of(record.load_id), record.to_bytes())
         for undone in reversed(rewind.undone):
-            output, source = self._output_at(undone.output), published_directory(undone.load_id)
+            output, source = self.output, published_directory(undone.load_id)
             aside = aside_of(record.load_id, undone.load_id)
             try:
                 output.rename(source, aside)
@@ -345,10 +361,10 @@ class FilesDestination(Destination):
                     ) from error
         if rewind.delete:
             for undone in rewind.undone:
-                self._output_at(undone.output).remove(aside_of(record.load_id, undone.load_id))
+                self.output.remove(aside_of(record.load_id, undone.load_id))
 
     def _sealed(self, load_id: str) -> LoadRecord:
-        return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}")
+        return read_record(self.output, f"{self._data(load_id)}/{MANIFEST}", load_id)
 
     def _data(self, load_id: str) -> str:
         return f"{self._staging}/{load_id}/data"
@@ -357,9 +373,11 @@ class FilesDestination(Destination):
         record = entry.record
         if not record.format:
             return HeldRows(None, ("its manifest is missing, and the commit log has forgotten it",))
+        if entry.state is LoadState.ELSEWHERE:
+            return HeldRows(None, notes=(f"it went to {record.output}: verify the group with --to for that place",))
         if entry.directory is None:
             return HeldRows(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
-        output = self._output_at(record.output)
+        output = self.output
         directory = entry.directory.removeprefix(output.url + "/")
         hidden = "it is committed, but not visible yet; the next load or a recovery makes it visible"
         files = output.data_files(directory)
@@ -382,8 +400,8 @@ class FilesDestination(Destination):
 
     def _manifest(self, load_id: LoadId) -> LoadRecord | None:
         """The manifest of a published load; None if it cannot be read."""
-        with contextlib.suppress(FileNotFoundError, LoadError):
-            return read_record(self.output, f"{published_directory(str(load_id))}/{MANIFEST}")
+        with contextlib.suppress(FileNotFoundError, LoadError, TooLarge):
+            return read_record(self.output, f"{published_directory(str(load_id))}/{MANIFEST}", str(load_id))
         return None
 
     def _newest_first(self) -> list[LoadId]:
@@ -491,7 +509,9 @@ class FilesCommitLog(CommitLog):
             return None  # the commit of a stream or a consumer of the same group
         if not isinstance(entry.details["load"], dict):
             raise LoadError(f"{where} is not the record of a load")
-        return LoadRecord.from_json(entry.details["load"], where)
+        record = LoadRecord.from_json(entry.details["load"], where)
+        record.refuse_unless(entry.group, entry.sequence, where)
+        return record
 
     def _create_mark(self, path: str) -> None:
         with contextlib.suppress(FileExistsError):

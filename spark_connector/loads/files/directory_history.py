@@ -2,16 +2,19 @@
 
 The commit log decides which loads count. Loads that were pruned from it are known from the manifests beside their data,
 so they stay in the list as long as the data exists. Raises LoadError for a log that cannot be read.
+
+Nothing is looked at but this directory. A commit log in ZooKeeper may name loads into others: their records say where,
+and a record is no reason to open anything.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from broker.storage.storage import Storage
+from broker.storage.storage import Storage, TooLarge
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import (
     MANIFEST,
@@ -19,6 +22,7 @@ from spark_connector.loads.history import (
     HistoryEntry,
     LoadState,
     gaps,
+    is_at,
     is_of,
     read_record,
     staged_entries,
@@ -31,14 +35,12 @@ _PREFIX = published_directory("")
 
 
 class DirectoryHistory:
-    """Reads the history of one group. `output_at` gives the output directory of a load by its URL."""
+    """Reads the history of one group in the directory `output`."""
 
-    def __init__(self, group: str, output: Storage, log: CommitLog, output_at: Callable[[str], Storage]) -> None:
+    def __init__(self, group: str, output: Storage, log: CommitLog) -> None:
         self._group = group
         self._output = output
         self._log = log
-        self._output_at = output_at
-        self._visible: dict[str, set[str]] = {}
 
     def read(self) -> History:
         """Every load of the group that has left a trace, in order of number."""
@@ -48,8 +50,9 @@ class DirectoryHistory:
         logged += self._forgotten_rewinds(known)
         undone = undone_by(logged)
         hidden = None if newest.published else newest.load_id
-        entries = [self._logged_entry(record, undone, hidden) for record in logged]
-        entries += self._unlogged_entries(known, oldest)
+        visible = {name.removeprefix(_PREFIX) for name in self._output.names("") if name.startswith(_PREFIX)}
+        entries = [self._logged_entry(record, undone, hidden, visible) for record in logged]
+        entries += self._unlogged_entries(known, oldest, visible)
         with ThreadPoolExecutor(_READERS) as pool:
             entries = list(pool.map(self._with_files, entries))
         numbers = {entry.record.id.sequence for entry in entries} | {LoadId.of(load_id).sequence for load_id in undone}
@@ -60,41 +63,40 @@ class DirectoryHistory:
         entries.sort(key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
         return History(entries, gaps(first - 1, numbers))
 
-    def _readable(self, url: str) -> set[str]:
-        """Ids of the loads that readers see in the directory."""
-        if url not in self._visible:
-            names = self._output_at(url).names("")
-            self._visible[url] = {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
-        return self._visible[url]
-
     def _forgotten_rewinds(self, known: set[str]) -> list[LoadRecord]:
         """Rewinds that were pruned from the commit log, from the records in `_rewound/`."""
         found = []
         for rewind_id in self._output.names(REWOUND):
             if rewind_id not in known and is_of(self._group, rewind_id):
                 with contextlib.suppress(FileNotFoundError):
-                    found.append(read_record(self._output, manifest_of(rewind_id)))
+                    found.append(read_record(self._output, manifest_of(rewind_id), rewind_id))
         return found
 
-    def _logged_entry(self, record: LoadRecord, undone: Mapping[str, LoadRecord], hidden: str | None) -> HistoryEntry:
+    def _logged_entry(
+        self, record: LoadRecord, undone: Mapping[str, LoadRecord], hidden: str | None, visible: set[str]
+    ) -> HistoryEntry:
         """`hidden`: the newest load, when its owner was killed between the commit and the mark that it is published."""
         if record.rewind is not None:
             return HistoryEntry(record, LoadState.REWIND)
-        output, load_id = self._output_at(record.output), record.load_id
+        output, load_id = self._output, record.load_id
         if load_id in undone:
             aside = aside_of(undone[load_id].load_id, load_id)
             return HistoryEntry(record, LoadState.REWOUND, output.url_of(aside) if output.exists(aside) else None)
-        if load_id in self._readable(record.output):
-            return HistoryEntry(record, LoadState.PUBLISHED, output.url_of(published_directory(load_id)))
+        here = is_at(output, record.output)
+        if load_id in visible:  # in a directory that was moved, too
+            shown = record if here else replace(record, output=output.shown)
+            return HistoryEntry(shown, LoadState.PUBLISHED, output.url_of(published_directory(load_id)))
+        if not here:
+            return HistoryEntry(record, LoadState.ELSEWHERE)
         if load_id == hidden:
             staged = output.url_of(f"_staging/{self._log.kind}/{hidden}/data")
             return HistoryEntry(record, LoadState.HIDDEN, staged)
         return HistoryEntry(record, LoadState.ABSENT)
 
-    def _unlogged_entries(self, known: set[str], oldest: int) -> Iterator[HistoryEntry]:
+    def _unlogged_entries(self, known: set[str], oldest: int, visible: set[str]) -> Iterator[HistoryEntry]:
         """The group's loads that were not in the log when it was read: pruned, taken back, or never logged."""
         output = self._output
-        found = [(load_id, published_directory(load_id)) for load_id in sorted(self._readable(output.shown))]
+        found = [(load_id, published_directory(load_id)) for load_id in sorted(visible)]
         for rewind_id in output.names(REWOUND):
             aside = f"{REWOUND}/{rewind_id}"
             names = (name for name in output.names(aside) if _PREFIX in name)
@@ -112,12 +114,10 @@ class DirectoryHistory:
         """The entry with the manifest beside its data. The record of the log, where there is one, wins over it."""
         if entry.directory is None:
             return entry
-        output = self._output_at(entry.record.output)
+        path = f"{entry.directory.removeprefix(self._output.url + '/')}/{MANIFEST}"
         try:
-            manifest = read_record(output, f"{entry.directory.removeprefix(output.url + '/')}/{MANIFEST}")
-        except (FileNotFoundError, LoadError):
-            return entry
-        if manifest.load_id != entry.record.load_id:
+            manifest = read_record(self._output, path, entry.record.load_id)
+        except (FileNotFoundError, LoadError, TooLarge):
             return entry
         moved = f"{REWOUND}/" in entry.directory and entry.state is LoadState.PUBLISHED
         return replace(

@@ -18,7 +18,10 @@ from spark_connector.loads.rewind import REWOUND, aside_of, undone_by
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
 
 _TRIES = 20  # a load commits every few seconds at most; reading its history takes a fraction of that
-_COMMITTED = (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT, LoadState.REWOUND, LoadState.REWIND)
+_COMMITTED = (
+    *(LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT, LoadState.ELSEWHERE),
+    *(LoadState.REWOUND, LoadState.REWIND),
+)
 
 
 def snapshot_of(
@@ -86,6 +89,11 @@ def _files(entry: HistoryEntry, output: Storage, kind: str, number: int) -> Iter
     record, load_id = entry.record, entry.record.load_id
     if not record.rows:
         return
+    if entry.state is LoadState.ELSEWHERE:
+        raise ConfigError(
+            f"option 'history': load {load_id} went to {record.output}, not to {output.shown}; a table in one place "
+            "can be read together with the topic"
+        )
     if entry.directory is None or entry.files is None:
         lost = "directory" if entry.directory is None else "manifest"
         raise no_longer_there(output.shown, str(number), f"the {lost} of load {load_id} is gone")

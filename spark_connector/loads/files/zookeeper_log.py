@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import CommitLog, Newest
-from spark_connector.loads.record import LoadRecord, LoadTooLarge
+from spark_connector.loads.record import LoadError, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
+_MOST_INFLATED = 64 << 20  # bytes of a record; a node has at most 1 MB, which JSON compresses to a tenth or so
 _PLAIN = 25  # records below 1/25 of the request limit stay text, for people to read
 
 
@@ -56,8 +57,10 @@ class ZooKeeperCommitLog(CommitLog):
         data = self._store.get(self._node(sequence))
         if data is None:
             return None
-        plain = data if data.startswith(b"{") else zlib.decompress(data)
-        return LoadRecord.from_bytes(plain, self._node(sequence))
+        where = self._node(sequence)
+        record = LoadRecord.from_bytes(data if data.startswith(b"{") else _inflated(data, where), where)
+        record.refuse_unless(self._group, sequence, where)
+        return record
 
     def sequences(self) -> list[int]:
         return sorted(int(name) for name in self._store.children(self._root) if name.isdigit())
@@ -117,3 +120,15 @@ class ZooKeeperCommitLog(CommitLog):
         if len(data) <= self._store.max_request // _PLAIN:
             return data
         return zlib.compress(json.dumps(record.without_files().to_json(), separators=(",", ":")).encode())
+
+
+def _inflated(data: bytes, where: str) -> bytes:
+    """Raises LoadError for what is not compressed, or grows as no record does."""
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(data, _MOST_INFLATED)
+    except zlib.error as error:
+        raise LoadError(f"{where} is not the record of a load: {error}") from error
+    if not inflate.eof:
+        raise LoadError(f"{where} is not the record of a load: it is cut off, or grows beyond {_MOST_INFLATED:,} bytes")
+    return plain

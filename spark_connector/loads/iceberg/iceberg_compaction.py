@@ -35,6 +35,7 @@ from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.sorted_rows import SortKey
 from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.stored_json import mapping, parsed
 
 _PROPERTY = "pykafka.compaction."
 
@@ -179,8 +180,11 @@ class IcebergCompaction(Compaction[Table]):
         if text is None:
             return None
         try:
-            return LoadId.of(json.loads(text)["id"])
-        except (ValueError, KeyError, TypeError) as error:
+            newest = LoadId.of(str(mapping(parsed(text), "the property")["id"]))
+            if newest.group != self._group:
+                raise ValueError(f"{newest} is of another group")
+            return newest
+        except (ValueError, KeyError) as error:
             raise LoadError(
                 f"property {_PROPERTY}{self._group} of {self._shown} is not what a compaction has written: {error!r}"
             ) from error

@@ -55,7 +55,8 @@ from spark_connector.loads.iceberg.iceberg_snapshot import (
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge, TableGone
 from spark_connector.loads.table import TableLog
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.offset_store.base import OffsetConflict, check_expected
+from spark_connector.offset_store.base import OffsetConflict, check_expected, offsets_from_json
+from spark_connector.stored_json import mapping, parsed
 
 _PROPERTY = "pykafka.load."
 _TRIES = 20  # beside writers that commit all the time
@@ -99,15 +100,12 @@ def state_of(metadata: TableMetadata, group: str, shown: str) -> GroupState:
         return GroupState(metadata.current_snapshot_id)
     where = f"property {_PROPERTY}{group} of {shown}"
     try:
-        document = json.loads(text)
-        offsets = {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in document["offsets"].items()
-            for partition, offset in partitions.items()
-        }
+        document = mapping(parsed(text), "the property")
+        offsets = offsets_from_json(document["offsets"])
         record = LoadRecord.from_json(document["record"], where)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError) as error:
         raise LoadError(f"{where} is not what a load has written: {error!r}") from error
+    record.refuse_unless(group, record.id.sequence, where)
     return GroupState(metadata.current_snapshot_id, record, offsets)
 
 
@@ -335,8 +333,8 @@ def record_of(snapshot: Snapshot, shown: str) -> LoadRecord | None:
         return None
     where = f"snapshot {snapshot.snapshot_id} of {shown}"
     try:
-        return LoadRecord.from_json(json.loads(text), where)
-    except (ValueError, TypeError) as error:
+        return LoadRecord.from_json(parsed(text), where)
+    except ValueError as error:
         raise LoadError(f"{where} does not hold the record of a load: {error!r}") from error
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hmac
 import pickle
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from broker.client.cluster import Cluster
+from broker.errors import ConfigError
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
 from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
@@ -36,6 +39,7 @@ from spark_connector.read.fetch import prefetch, read_ranges
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
 
+_SIGNATURE = 32  # bytes
 _FEW = 20_000  # offsets that the driver tries to load itself
 
 TopicIds = Mapping[str, str]
@@ -164,14 +168,25 @@ def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[Offse
 
 def task_frame(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> DataFrame:
     """A data frame with the pickled result of each task; to read it is to run the tasks."""
-    register_once(spark, TaskSource)
+    register_once(spark, _TASKS)
     # Spark never shows an option with such a name (spark.sql.redaction.options.regex): clients have passwords.
-    secret = base64.b64encode(pickle.dumps((job, tasks))).decode()
+    plan = pickle.dumps((job, tasks))
+    secret = base64.b64encode(_TASKS.signature(plan) + plan).decode()
     return spark.read.format(TaskSource.name()).option("secret", secret).load()
 
 
 class TaskSource(DataSource):
-    """Read-only, and only for `load`: a row per task with what it has written."""
+    """Read-only, and only for `load`: a row per task with what it has written.
+
+    The option is a pickle, and whoever may read by Spark may name this source. So only plans of the process that has
+    registered it are unpickled: a class with the key is what it registers, and Spark shows that to nobody.
+    """
+
+    key = b""
+
+    @classmethod
+    def signature(cls, plan: bytes) -> bytes:
+        return hmac.digest(cls.key, plan, "sha256")
 
     @classmethod
     def name(cls) -> str:
@@ -181,7 +196,15 @@ class TaskSource(DataSource):
         return "result binary"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _TaskReader(*pickle.loads(base64.b64decode(self.options["secret"])))
+        given = base64.b64decode(self.options.get("secret", ""))
+        signature, plan = given[:_SIGNATURE], given[_SIGNATURE:]
+        if not (self.key and hmac.compare_digest(signature, self.signature(plan))):
+            raise ConfigError(f"format {self.name()} is for loads themselves: use load, or format pykafka")
+        return _TaskReader(*pickle.loads(plan))
+
+
+# Not by its name in this module, so that it is sent with its key.
+_TASKS: type[TaskSource] = type("_KeyedTasks", (TaskSource,), {"key": secrets.token_bytes(32)})
 
 
 class _Ranges(InputPartition):

@@ -8,6 +8,7 @@ import pickle
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,9 @@ from spark_connector.formats.json_schema import json_column
 from spark_connector.formats.protobuf_descriptors import message_of, schema_of_registry
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
+from spark_connector.options.option_table import OptionValues
+from spark_connector.options.registry_options import registry_settings
+from spark_connector.registry.rest import serving
 from tests.support.protobuf_cases import add
 from tests.support.schema_registry import Registry, schema_registry
 
@@ -154,6 +158,31 @@ def test_user_and_password_or_a_token(registry: Registry) -> None:
     assert "hush" not in repr(settings)
     assert "t0k3n" not in repr(settings)
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_a_login_in_a_url_is_shown_to_no_other(registry: Registry) -> None:
+    """As by Confluent's client, which takes the login of each URL from it."""
+    registry.register("s", V1)
+    seen: list[str] = []
+
+    def down(_method: str, _path: str, authorization: str, _body: bytes) -> tuple[int, Any]:
+        seen.append(authorization)
+        return 503, {"error_code": 503, "message": "down"}
+
+    with serving(down) as other:
+        for urls in ((other, registry.url.replace("://", "://me:hush@")), (other, registry.url)):
+            values = OptionValues({"schema.registry.url": ",".join(urls)})
+            settings = registry_settings(values, ())
+            assert settings is not None
+            registry.user_info = "me:hush" if "@" in urls[1] else None
+            assert SchemaRegistry(settings).schema(1) == AvroSchema(V1)
+        assert seen == ["", ""]
+        both = {"schema.registry.url": f"{other},{registry.url}", "schema.registry.basic.auth.user.info": "me:hush"}
+        settings = registry_settings(OptionValues(both), ())
+        assert settings is not None
+        registry.user_info = "me:hush"
+        assert SchemaRegistry(settings).schema(1) == AvroSchema(V1)
+    assert seen[-1].startswith("Basic "), "an option is for all of them"
 
 
 def test_what_passes_is_waited_for(registry: Registry) -> None:

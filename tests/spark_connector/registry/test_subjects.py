@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import threading
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.registry.rest import Api
-from spark_connector.registry.subjects import Refusal, Schema, Subjects
+from spark_connector.registry.rest import Api, serving
+from spark_connector.registry.subjects import Check, Refusal, Schema, Subjects
 from tests.spark_connector.formats.test_schema_registry import V1, V2
 
 LONG = '{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
@@ -231,3 +233,111 @@ def test_what_it_refuses(world: World, method: str, path: str, body: Any, answer
     world.post("known", V1)
     assert world.ask(method, path, body) == answer
     assert world.api.answer("POST", "/subjects/s", "", b"{")[0] == 400
+
+
+def refers(subjects: range, version: int = 1) -> list[dict[str, Any]]:
+    return [{"name": f"r{one}", "subject": f"s{one}", "version": version} for one in subjects]
+
+
+def test_references_are_followed_once_each_however_they_are_nested(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten levels of 30 that refer to all of the level below are 30^10 ways."""
+    asked: list[str] = []
+    version = Subjects.version
+
+    def counted(self: Subjects, subject: str, wanted: str) -> Any:
+        asked.append(subject)
+        return version(self, subject, wanted)
+
+    monkeypatch.setattr(Subjects, "version", counted)
+    for level in range(10):
+        below = refers(range((level - 1) * 30, level * 30)) if level else []
+        for one in range(level * 30, level * 30 + 30):
+            key = {"keytype": "SCHEMA", "subject": f"s{one}", "version": 1, "magic": 1}
+            text = json.dumps({"type": "record", "name": f"R{one}", "fields": []})
+            value = {"id": one + 1, "schema": text, "references": below}
+            world.subjects.apply(json.dumps(key).encode(), json.dumps(value).encode())
+    assert world.post("top", '"int"', references=refers(range(270, 300))) == {"id": 301}
+    assert len(asked) <= 3 * 300, "once to check, once to see that nothing has changed"
+
+
+def test_references_have_a_limit(world: World) -> None:
+    for one in range(501):
+        key = {"keytype": "SCHEMA", "subject": f"s{one}", "version": 1, "magic": 1}
+        world.subjects.apply(json.dumps(key).encode(), json.dumps({"id": one + 1, "schema": '"int"'}).encode())
+    assert world.post("most", '"int"', references=refers(range(500))) == {"id": 502}
+    assert world.post("more", '"int"', references=refers(range(501))) == (422, 42201)
+
+
+def test_nobody_waits_while_a_schema_is_looked_at(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, done = threading.Event(), threading.Event()
+    complaints = Check.complaints
+
+    def slow(self: Check) -> list[str]:
+        looking.set()
+        assert done.wait(30)
+        return complaints(self)
+
+    world.post("a", V1)
+    monkeypatch.setattr(Check, "complaints", slow)
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(world.post("b", V2))),
+        threading.Thread(
+            target=lambda: answers.append(world.ask("POST", "/compatibility/subjects/a/versions", {"schema": V2}))
+        ),
+    ]
+    for thread in threads:
+        looking.clear()
+        thread.start()
+        assert looking.wait(30)
+        assert world.ask("GET", "/subjects/a/versions") == [1]
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(answers, key=str) == [{"id": 2}, {"is_compatible": True}]
+
+
+def test_what_was_registered_while_a_schema_was_looked_at_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints = Check.complaints
+
+    def overtaken(self: Check) -> list[str]:
+        found = complaints(self)
+        monkeypatch.setattr(Check, "complaints", complaints)
+        assert world.post("s", TEXT) == {"id": 1}
+        return found
+
+    monkeypatch.setattr(Check, "complaints", overtaken)
+    assert world.post("s", LONG) == (409, 409), "not compatible with what came in between"
+    assert world.ask("GET", "/subjects/s/versions") == [1]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:80"}, 200),
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}, 403),
+        ({"Content-Length": "99999999999"}, 413),
+        ({"Content-Length": "9" * 5000}, 413),
+        ({"Content-Length": "-1"}, 413),
+    ],
+)
+def test_the_server_answers_programs_and_no_page_of_another_site(
+    world: World, headers: dict[str, str], status: int
+) -> None:
+    with serving(world.api.answer) as url:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+        for method in ("GET", "POST"):
+            connection.request(method, "/subjects" if method == "GET" else "/subjects/s", None, headers)
+            answer = connection.getresponse()
+            answer.read()
+            is_link = headers.get("Sec-Fetch-Mode") == "navigate"
+            assert answer.status == (status if method == "GET" else 403 if is_link else {200: 422}.get(status, status))
+        connection.close()

@@ -312,7 +312,7 @@ def test_only_parquet_is_read_from_directories(tmp_path: Path) -> None:
     world.grow()
     world.load()  # writes JSON
     with pytest.raises(ConfigError, match="loads in json; only parquet"):
-        FilesDestination(output, FilesCommitLog(output, "g"), "g", open_storage).snapshot(())
+        FilesDestination(output, FilesCommitLog(output, "g"), "g").snapshot(())
 
 
 def test_a_table_with_one_row_per_key(loads: UnionLoads) -> None:

@@ -181,7 +181,7 @@ def test_of_two_loads_of_one_range_one_wins_and_the_other_is_told(worlds: Worlds
 def test_a_load_that_lost_its_number_knows_it(worlds: Worlds) -> None:
     world = worlds.fresh()
     log = world.open_log()
-    site = FilesDestination(world.output, log, world.group, open_storage)
+    site = FilesDestination(world.output, log, world.group)
     record = world._plan(log)
     assert record is not None
     assert not site.is_overtaken(record)
@@ -266,7 +266,10 @@ def test_published_data_may_be_moved_away(worlds: Worlds) -> None:
     assert all(range.start == 6 for range in record.ranges)
 
 
-def test_a_load_of_another_directory_is_published_there(tmp_path: Path, shared_store: ZooKeeperOffsetStore) -> None:
+def test_a_load_of_another_directory_must_be_published_there_first(
+    tmp_path: Path, shared_store: ZooKeeperOffsetStore
+) -> None:
+    """A repair touches its own directory: what the record says is no reason to touch another."""
     worlds = Worlds("zookeeper", tmp_path, shared_store)
     commit = next(i for i, step in enumerate(steps_of_a_load(worlds), 1) if step.startswith("append"))
     first = worlds.fresh()
@@ -274,6 +277,9 @@ def test_a_load_of_another_directory_is_published_there(tmp_path: Path, shared_s
         first.load(CrashPoint(commit, before=False))
     second = World(open_storage(str(tmp_path / "elsewhere")), first.open_log, first.group, first.ends)
     second.grow()
+    with pytest.raises(LoadError, match=f"its data belongs to {first.output.url}, .*recover"):
+        second.load()
+    assert FilesDestination(first.output, first.open_log(), first.group).repair() != []
     second.load()
     assert sorted(first.visible() + second.visible()) == first.produced()
 

@@ -72,7 +72,7 @@ def rewind(world: World, number: int, crash: CrashPoint | None = None, *, delete
     """Back to the load with this number, as upkeep.rewind does it."""
     crash = crash or CrashPoint()
     log = crash.guard(world.open_log(), _LOG)
-    site = FilesDestination(crash.guard(world.output, _STORAGE), log, world.group, open_storage)
+    site = FilesDestination(crash.guard(world.output, _STORAGE), log, world.group)
     site.repair()
     loads = standing(record for record in map(log.record, log.sequences()) if record)
     (to_load,) = (load.load_id for load in loads if load.id.sequence == number)
@@ -82,7 +82,7 @@ def rewind(world: World, number: int, crash: CrashPoint | None = None, *, delete
 
 
 def repair(world: World) -> list[str]:
-    return FilesDestination(world.output, world.open_log(), world.group, open_storage).repair()
+    return FilesDestination(world.output, world.open_log(), world.group).repair()
 
 
 def visible_numbers(world: World) -> list[int]:

@@ -143,7 +143,7 @@ def test_what_no_commit_can_hold_is_refused_before_it_is_written_and_blocks_noth
     output = open_storage(str(tmp_path))
     store = open_store(ZooKeeperOffsetStore)
     log = ZooKeeperCommitLog(store, group)
-    site = FilesDestination(output, log, group, open_storage)
+    site = FilesDestination(output, log, group)
     record = record_of(group, 1, {}, offsets_of(2_000, 5), output.url)
     monkeypatch.setattr(store, "max_request", 10**6)
     site.stage(record)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.tasks import task_job
 from spark_connector.loads.tasks.columns import TableColumns
@@ -99,3 +105,30 @@ def test_no_secret_is_in_the_plan(
     assert "pykafka_load_tasks" in explained
     assert "hush" not in explained
     assert "gAS" not in explained  # the beginning of a pickle in base64
+
+
+class Bomb:
+    """Says when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return pytest.fail, ("it was unpickled",)
+
+
+@pytest.mark.parametrize("source", [task_job.TaskSource, task_job._TASKS])
+def test_a_plan_of_somebody_else_is_not_unpickled(source: type[task_job.TaskSource]) -> None:
+    bomb = pickle.dumps(Bomb())
+    signed_without_key = hmac.digest(b"", bomb, "sha256") + bomb
+    for given in (bomb, b"\0" * 32 + bomb, signed_without_key, b""):
+        with pytest.raises(ConfigError, match="is for loads themselves"):
+            source({"secret": base64.b64encode(given).decode()}).reader(StructType())
+    with pytest.raises(ConfigError, match="is for loads themselves"):
+        source({}).reader(StructType())
+
+
+def test_the_key_goes_with_the_source_and_not_with_its_options(data: TopicData, tmp_path: Path) -> None:
+    sent = cloudpickle.dumps(task_job._TASKS)
+    assert task_job._TASKS.key in sent
+    plan = pickle.dumps((job_of(data, tmp_path), [ranges(data)]))
+    secret = base64.b64encode(task_job._TASKS.signature(plan) + plan).decode()
+    reader = cloudpickle.loads(sent)({"secret": secret}).reader(StructType())
+    assert [part.value for part in reader.partitions()] == [ranges(data)]
