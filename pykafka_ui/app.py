@@ -157,7 +157,9 @@ class GroupMetrics(CollectorRegistry):
         up = GaugeMetricFamily("pykafka_ui_cluster_up", "Whether the cluster answered the last look.")
         up.add_metric([], 0 if self._seen.error else 1)
         brokers = GaugeMetricFamily("kafka_brokers", "Brokers of the cluster.")
-        brokers.add_metric([], len(self._seen.brokers))
+        if self._seen.at_ms:
+            brokers.add_metric([], len(self._seen.brokers))
         behind = GaugeMetricFamily("pykafka_ui_under_replicated_partitions", "Partitions with fewer replicas in sync.")
-        behind.add_metric([], self._seen.under_replicated)
+        if self._seen.at_ms:
+            behind.add_metric([], self._seen.under_replicated)
         yield from (lag, offset, total, unread, up, brokers, behind)

@@ -51,7 +51,9 @@ class Pages:
 
     def overview(self, request: Request) -> Response:
         found = self._console.sampler.watch()
-        busiest = sorted((one for one in found.topics.values() if not one.internal), key=lambda one: -one.size)
+        busiest = sorted(
+            (one for one in found.topics.values() if not one.internal), key=lambda one: -one.size - one.archived
+        )
         behind = sorted((one for one in found.groups.values() if one.behind), key=lambda one: -one.behind)
         return self._render(
             request,
@@ -78,7 +80,7 @@ class Pages:
             "partitions": lambda one: len(one.partitions),
             "replication": lambda one: one.replication,
             "records": lambda one: one.records,
-            "size": lambda one: one.size,
+            "size": lambda one: one.size + one.archived,
             "rate": lambda one: rate("records", one.name) or 0,
             "state": lambda one: -one.not_in_sync,
         }
@@ -282,7 +284,7 @@ class Pages:
 
 
 def _bytes_per_record(topics: Iterable[Topic]) -> float:
-    known = [one for one in topics if not one.internal and one.size >= 0]
+    known = [one for one in topics if not one.internal and one.size >= 0 and not one.archived]
     records = sum(one.records for one in known)
     return sum(one.size for one in known) / records if records else 0.0
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.client.admin import Admin
+from broker.client.archive_status import archived_bytes
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
@@ -82,6 +83,7 @@ class Sampler:
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
         self._sizes: Mapping[TopicPartition, int] = {}
+        self._archived: Mapping[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
@@ -240,8 +242,8 @@ class Sampler:
         for index, one in topic.partitions.items():
             tp = TopicPartition(topic.name, index)
             end = ends.get(tp, known.get(index, -1))
-            start, size = self._starts.get(tp, -1), self._sizes.get(tp, -1)
-            partitions.append(Partition(index, one.leader, one.replicas, one.isr, start, end, size))
+            start, size, archived = self._starts.get(tp, -1), self._sizes.get(tp, -1), self._archived.get(tp, 0)
+            partitions.append(Partition(index, one.leader, one.replicas, one.isr, start, end, size, archived))
         return Topic(topic.name, topic.internal, tuple(partitions))
 
     def _record_topics(self, topics: Mapping[str, Topic]) -> None:
@@ -267,6 +269,7 @@ class Sampler:
             _refuse_all_but_forbidden(error)
             logger.debug("no sizes: %s", error)
             self._sizes = {}
+        self._archived = archived_bytes(self._admin)
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
         self._change(topics={name: self._measured(topic) for name, topic in self.snapshot.topics.items()})
@@ -274,7 +277,8 @@ class Sampler:
     def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
             tp = TopicPartition(topic.name, one.index)
-            return dataclasses.replace(one, start=self._starts.get(tp, one.start), size=self._sizes.get(tp, -1))
+            size, archived = self._sizes.get(tp, -1), self._archived.get(tp, 0)
+            return dataclasses.replace(one, start=self._starts.get(tp, one.start), size=size, archived=archived)
 
         return dataclasses.replace(topic, partitions=tuple(map(measured, topic.partitions)))
 

@@ -25,7 +25,8 @@ The offsets of those that write are numbers of batches.
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """`start`, `end` and `size` (bytes of the leader's log) are -1 while they are not known."""
+    """`start`, `end` and `size` (bytes of the leader's log) are -1 while they are not known. `archived`: bytes in the
+    archive, as far as a broker tells."""
 
     index: int
     leader: int
@@ -34,6 +35,7 @@ class Partition:
     start: int = -1
     end: int = -1
     size: int = -1
+    archived: int = 0
 
     @property
     def records(self) -> int:
@@ -66,6 +68,15 @@ class Topic:
     def size(self) -> int:
         """Bytes of the leaders' logs; -1 if not known."""
         return sum(one.size for one in self.partitions) if all(one.size >= 0 for one in self.partitions) else -1
+
+    @cached_property
+    def archived(self) -> int:
+        """Bytes in the archive. What is also on the leaders' disks is in both."""
+        return sum(one.archived for one in self.partitions)
+
+    @cached_property
+    def are_records_known(self) -> bool:
+        return all(one.start >= 0 and one.end >= 0 for one in self.partitions)
 
     @cached_property
     def replication(self) -> int:

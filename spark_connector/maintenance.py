@@ -25,6 +25,7 @@ from spark_connector.destinations import (
 )
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
+from spark_connector.loads.dead_letters import is_of_dead_letters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.history import History, LoadedTable, LoadState
 from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
@@ -50,6 +51,7 @@ def targets(
 ) -> list[Target]:
     """A target for each group that has loads at `to`, by name. Changes nothing.
 
+    Dead letters are a part of loads that are elsewhere: who commits them in a table has no target.
     Its format is that of what is there. The offsets of a group may be kept in ZooKeeper; without `zookeeper_connect`
     such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
     """
@@ -60,6 +62,7 @@ def targets(
     return [
         replace(place, group=group, offsets=kind, zookeeper_connect=zookeeper_connect if kind == "zookeeper" else None)
         for group, kind in sorted(kinds.items())
+        if not is_of_dead_letters(group)
     ]
 
 

@@ -76,7 +76,7 @@ class ArchiveStatus:
     """Of closed segments that are not archived."""
     lag_segments: int
     problem: str
-    """Why the archive does not go on; empty while it does."""
+    """Why the archive, or its retention, does not go on; empty while it does."""
 
 
 class _Role:
@@ -178,7 +178,7 @@ class _Led(_Role):
         asked = self.asked
         hangs = f"the store has not answered for {now - asked[0]:.0f} s" if asked is not None and now > asked[1] else ""
         warning = disks.warning(self.log.directory.parent) if self.lags else ""
-        return "; ".join(filter(None, (self.state.problem, hangs, warning)))
+        return "; ".join(filter(None, (self.state.problem, hangs, warning, self.log.held)))
 
 
 class _Follower(_Role):

@@ -19,7 +19,7 @@ from broker.log.disk import wrap_disk_errors
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import ProducerSnapshots
 from broker.log.readable_log import ReadableLog
-from broker.log.retention import expired_segments, retained_from
+from broker.log.retention import expired_segments, of_the_future, retained_from
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class RetainedLog(ReadableLog, abc.ABC):
     """Called when `wanted_start_offset` has grown."""
     archive_moved: Callable[[], None]
     """Called when the archive has grown or starts later."""
+    held: str = ""
+    """Why retention by time does not go on, where a record of the future keeps it."""
     _clock: Clock
     _snapshots: ProducerSnapshots
     _is_start_known: bool
@@ -58,12 +60,29 @@ class RetainedLog(ReadableLog, abc.ABC):
         with wrap_disk_errors("apply retention to", self.directory):
             if self.config.remote_storage_enable:
                 self._want_start(retained_from(self.archived, tuple(self._segments), self.config, self._clock.now_ms()))
+            self._look_for_future()
             count, why = expired_segments(tuple(self._segments), self.config, self._clock.now_ms(), self._start)
             if count == len(self._segments) and self._end <= self._committed_end:
                 self._roll(self._end)
             count = min(count, self._segments.older_than(self._deletable_end))
             self._delete_oldest(count, why)
         return count
+
+    def _look_for_future(self) -> None:
+        """Say once which segment retention.ms will not let go for a record that is stamped in the future."""
+        segments, now_ms = tuple(self._segments), self._clock.now_ms()
+        found = of_the_future(self.archived, segments, self.config, now_ms)
+        told, self.held = self.held, ""
+        if found is not None:
+            offset, newest_ms = found
+            days = (newest_ms - now_ms) / 86_400_000
+            self.held = (
+                f"the segment at offset {offset} has a record of the future (timestamp {newest_ms}, {days:,.1f} days "
+                "ahead): no age lets it and the segments after it go before; message.timestamp.after.max.ms refuses "
+                "such records"
+            )
+            if not told.startswith(f"the segment at offset {offset} "):
+                logger.warning("%s: %s", self.directory.name, self.held)
 
     @property
     def is_start_known(self) -> bool:

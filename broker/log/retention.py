@@ -44,6 +44,24 @@ def _too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int
     return len(segments)
 
 
+def of_the_future(
+    archived: ArchivedLog | None, segments: Sequence[Segment], config: LogConfig, now_ms: int
+) -> tuple[int, int] | None:
+    """(offset, newest timestamp) of the segment that is to go next by its age, if it has a record of the future: it
+    keeps itself and all after it until then. None if there is no such segment."""
+    if "delete" not in config.cleanup_policy:
+        return None
+    parts = (
+        [(one.base, one.max_timestamp) for one in archived.segments[:1]]
+        if archived and config.retention_ms >= 0
+        else []
+    )
+    if config.local_ms >= 0:
+        kept = segments[_too_old(segments, config.local_ms, now_ms) :][:1]
+        parts += [(one.base_offset, one.newest_ms()) for one in kept if one.size]
+    return next((part for part in parts if part[1] > now_ms), None)
+
+
 def _too_many(segments: Sequence[Segment], retention_bytes: int) -> int:
     """How many can go without falling below `retention_bytes`; never the active segment."""
     if retention_bytes < 0:

@@ -100,8 +100,9 @@ def topic(view: View, at: At, about: Topic) -> Document:
         "partitions_count": len(about.partitions),
         "partitions": view.link(*at, "partitions"),
         "configs": view.link(*at, "configs"),
-        "records": about.records,
+        "records": about.records if about.are_records_known else None,
         "size_bytes": about.size,
+        "archived_bytes": about.archived,
     }
 
 

@@ -75,6 +75,11 @@ def is_of_dead_letters(group: str) -> bool:
     return _MARK in group
 
 
+def groups_with_letters(groups: Iterable[str]) -> set[str]:
+    """The groups of loads whose dead letters are committed by some of `groups`. Their rows name loads elsewhere."""
+    return {group.partition(_MARK)[0] for group in groups if is_of_dead_letters(group)}
+
+
 def _plainly(method: Callable[Concatenate[DeadLetters, P], T]) -> Callable[Concatenate[DeadLetters, P], T]:
     """Raise errors of the library behind the table as LoadErrors that name the table."""
 

@@ -47,6 +47,8 @@ ARCHIVED = LogConfig(
     file_delete_delay_ms=0,
 )
 DELAY_MS = 60_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 class Broker:
@@ -589,5 +591,33 @@ def test_a_topic_made_from_an_archive_goes_on_with_that_archive(tmp_path: Path, 
         assert manifest(store).end > before.end
         assert sum(isinstance(change, Add) for change in changes(store)) > len(before.segments)
         await new.manager.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_of_the_future_is_a_problem_that_is_said_once(
+    tmp_path: Path, store: AwayStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps its segment on the disk, and once that is archived, all records in the archive."""
+
+    async def scenario() -> None:
+        broker = Broker(tmp_path, store)
+        kept = replace(ARCHIVED, local_retention_bytes=-2, local_retention_ms=HOUR_MS, retention_ms=DAY_MS)
+        broker.log.config = replace(kept, message_timestamp_after_max_ms=2**63 - 1)
+        broker.lead(0)
+        append(broker.log, batch(b"x", timestamp=NOW + 400 * DAY_MS))
+        fill(broker.log, 20)
+        await broker.until_archived()
+        broker.clock.advance(2 * DAY_MS)
+        for _ in range(3):
+            assert broker.log.apply_retention() == 0
+        assert "the segment at offset 0 has a record of the future" in broker.status.problem
+        assert "398.0 days ahead" in broker.status.problem
+        assert broker.status.problem in broker.manager.problem
+        assert [one.levelname for one in caplog.records if "of the future" in one.message] == ["WARNING"]
+        broker.clock.advance(402 * DAY_MS)
+        assert broker.log.apply_retention() > 0
+        assert broker.status.problem == ""
+        await broker.manager.close()
 
     asyncio.run(scenario())

@@ -21,6 +21,7 @@ from broker.log.segment import Segment
 from tests.support.batches import NOW, append, batch, fill, open_log, read_all
 
 HOUR = 3_600_000
+ANY_TIME = 2**63 - 1
 THREE_PER_SEGMENT = LogConfig(segment_bytes=600)  # of `fill`'s batches
 
 
@@ -322,3 +323,24 @@ class TestTruncation:
         log.close()
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
         assert read_all(log) == held[:5]
+
+
+def test_a_segment_that_a_record_of_the_future_keeps_is_named_once(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(
+        tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR, message_timestamp_after_max_ms=ANY_TIME), clock
+    )
+    fill(log, 4)
+    append(log, batch(b"x", timestamp=NOW + 100 * HOUR))
+    fill(log, 4)
+    clock.advance(2 * HOUR)
+    for _ in range(3):
+        log.apply_retention()
+    assert bases(log)[0] == 3
+    (told,) = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert "t-0: the segment at offset 3 has a record of the future" in told.message
+    clock.advance(100 * HOUR)
+    log.apply_retention()
+    assert log.held == ""
+    assert bases(log)[0] > 3

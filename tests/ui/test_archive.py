@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -37,3 +38,9 @@ def test_the_page_says_why_the_archive_does_not_go_on(ui: UiProcess, broker: Bro
     close_segments(broker, "events")
     eventually(lambda: "1 partition with a problem" in ui.get("/archive").text, interval=0.5)
     assert "Not a directory" in ui.get("/archive?sort=problem").text
+
+
+def test_a_topic_has_the_size_of_its_archive_too(ui: UiProcess, broker: BrokerProcess) -> None:
+    (topic,) = set(re.findall(r'href="/topics/([^"/]+)"', ui.get("/archive").text))
+    pages = ("/", "/topics", f"/topics/{topic}")
+    eventually(lambda: all(re.search(r"\+ .*KiB.* archived", ui.get(page).text) for page in pages), interval=0.5)

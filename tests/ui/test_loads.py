@@ -22,6 +22,7 @@ from pykafka_ui.loads.verifications import LogSource, Verifications, Verificatio
 from spark_connector.loads.history import Owner, intent_of
 from spark_connector.loads.plan import plan_load
 from tests.support.chromium import Tab
+from tests.support.dead_letter_harness import DeltaSite, IcebergSite, dead_letter_world
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.table_harness import DatabaseWorld, IcebergWorld, add_catalog, sqlite_world
@@ -330,3 +331,16 @@ def test_a_place_must_be_one() -> None:
         LoadPlaces([LoadPlace("sqlite:///lake.db")])
     with pytest.raises(UnknownPlace):
         LoadPlaces([]).target("file:///x", "g")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_of_dead_letters_has_no_groups_of_its_own(tmp_path: Path, kind: str) -> None:
+    """It may be among the places by its URL or by its catalog."""
+    bad = dead_letter_world(tmp_path, "etl", bad_kind=kind).bad
+    if isinstance(bad, IcebergSite):
+        places = LoadPlaces([], catalogs=[bad.catalog])
+    else:
+        assert isinstance(bad, DeltaSite)
+        places = LoadPlaces([LoadPlace(bad.output.url)])
+    (place,) = places.content()
+    assert (place.error, list(place.groups)) == ("", [])

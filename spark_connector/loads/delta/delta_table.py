@@ -28,6 +28,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
+from spark_connector.loads.dead_letters import groups_with_letters
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_creation import NewTable, is_unused, plan_table
 from spark_connector.loads.delta.delta_features import Work, check_features, works_of
@@ -200,10 +201,11 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         table = self.log.table()
         if not all(identify_rows(load.columns) for load in loads):
             return found  # a column topic is one of the values
+        elsewhere = groups_with_letters(found) - found.keys()
         if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
-                if load_id is not None:
+                if load_id is not None and load_id.group not in elsewhere:
                     found.setdefault(load_id.group, set()).add(row["topic"])
         return found
 
