@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
@@ -18,9 +19,10 @@ from deltalake import DeltaTable
 from broker.errors import PykafkaError
 from spark_connector.load import run_load
 from spark_connector.loads import compaction
+from spark_connector.loads.file_check import check_written
 from spark_connector.loads.files import avro_files
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
-from spark_connector.loads.record import LoadError, LoadRecord, LoadResult
+from spark_connector.loads.record import LoadError, LoadFile, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.tasks import file_writer, task_job
 from spark_connector.maintenance import compact
@@ -149,7 +151,7 @@ def test_between_the_tasks_and_the_driver(
         damage(new)
 
     after_tasks(act)
-    monkeypatch.setattr(file_writer.socket, "gethostname", lambda: "worker-7")
+    monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
     text = fails(loads, f"part-[0-9a-f]+.parquet, which a task on host worker-7 has written, {DAMAGES[damage]}")
     assert f"do not share this path with the driver on host {socket.gethostname()}" in text
     assert "all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file system" in text
@@ -218,12 +220,12 @@ def test_a_compaction(
 ) -> None:
     loads = begun(broker, topic, tmp_path, format)
     loads()
-    before, check = loads.files(), compaction.check_written
+    before = loads.files()
 
     def act(*arguments: Any) -> None:
         (new,) = loads.files() - before
         damage(new)
-        check(*arguments)
+        check_written(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(compaction, "check_written", act)
@@ -248,6 +250,6 @@ def test_formats_that_spark_writes(spark: SparkSession, broker: Kafka, topic: st
 
 def test_avro_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
     writer = avro_files._AvroWriter(f"file://{tmp_path}", {}, "load/data", "null", [])
-    lost = avro_files._TaskFiles([avro_files.LoadFile("part-1.avro", 7)], [], "worker-7")
+    lost = avro_files._TaskFiles([LoadFile("part-1.avro", 7)], [], "worker-7")
     with pytest.raises(PykafkaError, match="part-1.avro, which a task on host worker-7 has written, is not there"):
         writer.commit([lost])

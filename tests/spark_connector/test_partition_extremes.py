@@ -154,14 +154,13 @@ def records() -> Iterator[dict[str, Any]]:
 
 def encoded(record: Mapping[str, Any]) -> bytes:
     """As Avro; a decimal is its unscaled number."""
-    plain = {"type": "record", "name": "r", "fields": []}
-    plain["fields"] = [
+    fields = [
         {"name": name, "type": ["null", kind["type"] if isinstance(kind, dict) else kind]}
         for name, (kind, _) in COLUMNS.items()
     ]
     numbers = {name: _bytes_of(record[name]) for name in ("d", "w")}
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, plain, {**record, **numbers})
+    fastavro.schemaless_writer(out, {"type": "record", "name": "r", "fields": fields}, {**record, **numbers})
     return out.getvalue()
 
 
@@ -221,7 +220,7 @@ class Loads:
         sql = f"SELECT * FROM read_parquet('{pattern}', hive_partitioning=true)"
         return {
             "dataset": lambda: pyarrow.dataset.dataset(to, partitioning="hive").to_table(),
-            "duckdb": lambda: duckdb.sql(sql).to_arrow_table(),
+            "duckdb": lambda: duckdb.connect().sql(sql).to_arrow_table(),
             "polars": lambda: (
                 polars.scan_parquet(pattern, hive_partitioning=True).select("offset").collect().to_arrow()
             ),
