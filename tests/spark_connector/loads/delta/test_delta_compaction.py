@@ -224,7 +224,7 @@ def test_a_compacted_load_is_taken_back_row_by_row(world: DeltaWorld) -> None:
 def test_a_file_with_fewer_rows_than_the_table_counts_is_refused(world: DeltaWorld) -> None:
     table = DeltaTable(world.output.url)
     log = Path(world.output.url.removeprefix("file://"), "_delta_log", f"{table.version():020d}.json")
-    log.write_text(log.read_text().replace('numRecords\\": 3', 'numRecords\\": 4'))
+    log.write_text(log.read_text().replace('numRecords\\":3', 'numRecords\\":4'))
     with pytest.raises(LoadError, match="rows, but the table counts"):
         compact(world)
     assert left(world) == []
