@@ -32,6 +32,7 @@ from spark_connector.loads.iceberg.iceberg_log import IcebergCommitLog
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.tasks.required import fitted
 from spark_connector.loads.tasks.task_output import TaskOutput
 
 _PROPERTY = "pykafka.compaction."
@@ -87,7 +88,7 @@ class IcebergCompaction(Compaction[Table]):
         def batches() -> Iterator[pa.RecordBatch]:
             for file in files:
                 for part in read_files(table, [FileScanTask(self._data_files[file.path])]):
-                    yield from part.cast(schema).to_batches()
+                    yield from fitted(part, schema).to_batches()
 
         schema = schema_to_pyarrow(table.schema())
         return schema, batches()
