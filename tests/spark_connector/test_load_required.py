@@ -16,7 +16,7 @@ from spark_connector.load import LoadResult, run_load
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LoadRequest, Target
-from spark_connector.maintenance import verify
+from spark_connector.maintenance import compact, verify
 from tests.support.kafka import Kafka
 from tests.support.table_harness import add_catalog
 from tests.support.topics import Topic
@@ -162,3 +162,12 @@ def test_such_records_are_dead_letters_where_there_are_some(loads: Loads) -> Non
     assert [json.loads(row["value"]) for row in letters] == list(BAD.values())
     found = verify(loads.target, loads.topic.bootstrap)
     assert found.ok, found
+
+
+@pytest.mark.parametrize("loads", ["delta", "iceberg"], indirect=True)
+def test_compaction_keeps_them(loads: Loads) -> None:
+    for row in GOOD:
+        loads([row])
+    result = compact(loads.target, rewindable="0s")
+    assert (result.files_before, result.rows, result.dropped) == (3, 3, None)
+    assert loads.rows() == GOOD

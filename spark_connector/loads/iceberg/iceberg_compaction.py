@@ -34,6 +34,7 @@ from spark_connector.loads.iceberg.iceberg_schema import keys_of
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.sorted_rows import SortKey
+from spark_connector.loads.tasks.required import fitted
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.stored_json import mapping, parsed
 
@@ -91,7 +92,7 @@ class IcebergCompaction(Compaction[Table]):
         def batches() -> Iterator[pa.RecordBatch]:
             for file in files:
                 for part in read_files(table, [FileScanTask(self._data_files[file.path])]):
-                    yield from part.cast(schema).to_batches()
+                    yield from fitted(part, schema).to_batches()
 
         schema = schema_to_pyarrow(table.schema())
         return schema, batches()

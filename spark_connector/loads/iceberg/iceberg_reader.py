@@ -21,6 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from broker.errors import ConfigError
+from spark_connector.loads.tasks.required import fitted, relaxed
 
 _FIELD_ID = b"PARQUET:field_id"
 _ROWS = 65_536  # of a batch
@@ -37,15 +38,13 @@ def read_file(metadata: TableMetadata, io: FileIO, schema: Schema, task: FileSca
         if task.delete_files or _is_by_other_means(metadata, schema, there):
             yield from _by_pyiceberg(metadata, io, schema, task)
             return
-        target = [_small(field) for field in schema_to_pyarrow(schema, include_field_ids=True)]
+        target = [relaxed(_small(field)) for field in schema_to_pyarrow(schema, include_field_ids=True)]
         plain = pa.schema([_small(field) for field in schema_to_pyarrow(schema, include_field_ids=False)])
         wanted = [file.schema_arrow[there[number]].name for field in target if (number := _id_of(field)) in there]
         for batch in file.iter_batches(_ROWS, columns=wanted):
             found = {_id_of(field): column for field, column in zip(batch.schema, batch.columns, strict=True)}
             columns = [_projected(found.get(_id_of(field)), field, batch.num_rows) for field in target]
-            yield pa.RecordBatch.from_arrays(
-                [column.cast(field.type) for column, field in zip(columns, plain, strict=True)], schema=plain
-            )
+            yield from fitted(pa.table(columns, schema=pa.schema(target)), plain).to_batches()
 
 
 def _by_pyiceberg(metadata: TableMetadata, io: FileIO, schema: Schema, task: FileScanTask) -> Iterator[pa.RecordBatch]:

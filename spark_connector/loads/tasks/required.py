@@ -26,9 +26,9 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     are the caller's to refuse. Raises ArrowException."""
     if rows.schema.equals(schema, check_metadata=True):
         return rows
-    relaxed = pa.schema([_relaxed(field) for field in schema])
-    cast = rows.cast(relaxed)
-    if relaxed.equals(schema, check_metadata=True):
+    anything = pa.schema([relaxed(field) for field in schema])
+    cast = rows.cast(anything)
+    if anything.equals(schema, check_metadata=True):
         return cast
     batches = [pa.record_batch(_Renamed(batch, schema)) for batch in cast.to_batches()]
     return pa.Table.from_batches(batches, schema=schema)
@@ -102,17 +102,17 @@ def _requires_within(kind: pa.DataType) -> bool:
     return any(_requires(kind.field(number)) for number in range(kind.num_fields))
 
 
-def _relaxed(field: pa.Field) -> pa.Field:
+def relaxed(field: pa.Field) -> pa.Field:
     """The same, and anything may be null."""
     kind = field.type
     if pa.types.is_struct(kind):
-        kind = pa.struct([_relaxed(one) for one in kind])
+        kind = pa.struct([relaxed(one) for one in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(kind.key_field, _relaxed(kind.item_field))
+        kind = pa.map_(kind.key_field, relaxed(kind.item_field))
     elif pa.types.is_list(kind):
-        kind = pa.list_(_relaxed(kind.value_field))
+        kind = pa.list_(relaxed(kind.value_field))
     elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_relaxed(kind.value_field))
+        kind = pa.large_list(relaxed(kind.value_field))
     return field.with_type(kind).with_nullable(True)
 
 
