@@ -41,9 +41,16 @@ def test_a_store_that_cannot_be_used_says_what_is_missing(
     with FakeS3() as s3:
         options = {name: value for name, value in s3.options.items() if name not in without}
         target = Target(f"s3://{bucket}/t", "g", format="delta", storage_options=options).check()
-        with pytest.raises(LoadError, match=message) as caught, open_destination(target) as site:
-            site.repair()
+        with pytest.raises(LoadError, match=message) as caught:
+            look_into(target)
     assert not caught.value.retriable
+
+
+def look_into(target: Target) -> None:
+    """What a load does first."""
+    with open_destination(target) as site:
+        site.repair()
+        site.log.newest()
 
 
 @pytest.mark.parametrize(
