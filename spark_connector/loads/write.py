@@ -71,9 +71,7 @@ def write_load(
     files: Sequence[WrittenFile] = ()
     try:
         if record.format in DIRECT_FORMATS:
-            sealed, files, bad_files = _write_directly(
-                request, destination, record, place, session, letters, begins
-            )
+            sealed, files, bad_files = _write_directly(request, destination, record, place, session, letters, begins)
         else:
             frame = read_ranges(session(), record, request.options)
             begins()

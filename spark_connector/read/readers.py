@@ -74,6 +74,7 @@ class KafkaBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
         from spark_connector.read.offset_readers import open_offset_reader  # for the driver only; tasks do not load it
+
         with closing(open_offset_reader(self._options)) as reader:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
