@@ -156,7 +156,7 @@ def test_a_load_that_commits_during_a_verification_is_no_stranger(world: TableWo
         known = site.history()
         assert known.entries[-1].record.load_id == record.load_id
         site.commit(sealed, files)
-        assert site.unknown_loads(known) == []
+        assert site.unknown_loads(known) == ([], [])
 
 
 def test_what_the_log_of_a_delta_table_has_lost_is_said(delta: DeltaWorld) -> None:

@@ -203,7 +203,7 @@ def test_the_group_goes_on_and_its_history_stays(world: DeltaWorld) -> None:
     with world.opened(CrashPoint()) as site:
         history = site.history()
         assert [entry.state for entry in history.entries] == [LoadState.PUBLISHED] * 4
-        assert site.unknown_loads(history) == []
+        assert site.unknown_loads(history) == ([], [])
         held = list(site.held(history.entries, lambda: pytest.fail("no Spark")))
     for entry, found in held:
         assert found.problems == found.notes == ()

@@ -70,8 +70,9 @@ def read(
         assert spark is not None
         return spark
 
-    found, problems = read_offsets(open_storage(str(root)), "d", [name], format, session)
-    return {tp: offsets.tolist() for tp, offsets in found.items()}, problems
+    found, faults = read_offsets(open_storage(str(root)), "d", [name], format, session)
+    assert faults.unread == ()
+    return {tp: offsets.tolist() for tp, offsets in found.items()}, list(faults.problems)
 
 
 @pytest.mark.parametrize("name", ["part.parquet", "part.avro"], ids=str)

@@ -218,7 +218,7 @@ def test_the_history_stays_and_a_compacted_load_is_taken_back_row_by_row(world: 
     with world.opened(CrashPoint()) as site:
         history = site.history()
         assert [entry.state for entry in history.entries] == [LoadState.PUBLISHED] * 4
-        assert site.unknown_loads(history) == []
+        assert site.unknown_loads(history) == ([], [])
         for entry, held in site.held(history.entries, lambda: pytest.fail("no Spark")):
             assert held.problems == held.notes == ()
             assert held.offsets is not None
