@@ -30,7 +30,7 @@ class Node(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"broker {self.id} at {self.host}:{self.port}"
+        return f"broker {self.id} at {self.address}"
 
 
 class CoordinatorKind(IntEnum):

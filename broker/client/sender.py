@@ -338,7 +338,7 @@ class Sender:
         link = self._links.get(node.id)
         if link is None or link.node != node:
             if link is not None:
-                moved = ConnectionFailed(f"{link.node} moved to {node.host}:{node.port}")
+                moved = ConnectionFailed(f"{link.node} moved to {node.address}")
                 self._disconnected(link.node, moved, time.monotonic())
             link = self._links[node.id] = _BrokerLink(node, self._connect(node))
             self._selector.register(link.fileno, selectors.EVENT_READ, link)

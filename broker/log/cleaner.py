@@ -230,7 +230,11 @@ class Cleaner:
 
     def _swap_in(self, cleaning: _Cleaning, compacted: Compacted) -> None:
         """After one failed swap drop all later ones: a marker must not go before the batches of its transaction."""
-        if not cleaning.valid or self._logs.get(cleaning.tp) is not cleaning.log:
+        if (
+            not cleaning.valid
+            or self._logs.get(cleaning.tp) is not cleaning.log
+            or not cleaning.log.config.is_compacted
+        ):
             cleaning.valid = False
             return
         old = cleaning.segments[compacted.first : compacted.end]
@@ -245,6 +249,8 @@ class Cleaner:
         tp = cleaning.tp
         if not cleaning.valid:
             pass  # the log was cut while it was read
+        elif not cleaning.log.config.is_compacted:  # retention may have taken the files away
+            logger.info("the compaction of %s ended: its cleanup.policy is not compact any more", tp)
         elif isinstance(answer, CorruptBatch):
             logger.error("%s is not compacted any more until the broker starts again: %s", tp, answer.message)
             self._give_up(tp, cleaning.log)

@@ -40,6 +40,10 @@ _HINTS = {
 }
 
 
+def _refused(listener: Listener, error: OSError) -> ConfigError:
+    return ConfigError(f"listeners={listener}: {error.strerror or error}{_HINTS.get(error.errno or 0, '')}")
+
+
 class ListenerSet:
     """All listeners of a broker. Counts and limits their connections, and closes idle ones."""
 
@@ -83,8 +87,7 @@ class ListenerSet:
                 bound = self._bind_one(wanted)
             except OSError as error:
                 self._close_sockets()
-                hint = _HINTS.get(error.errno or 0, "")
-                raise ConfigError(f"listeners={wanted}: {error.strerror or error}{hint}") from error
+                raise _refused(wanted, error) from error
             self._sockets.append(bound)
             self.bound.append(dataclasses.replace(wanted, port=bound.getsockname()[1]))
         return self.bound
@@ -120,7 +123,10 @@ class ListenerSet:
                 waits=counts.accept_waits,
                 refusals=counts.ip_throttles,
             )
-            acceptor.start()
+            try:
+                acceptor.start()
+            except OSError as error:  # another socket took the port after ours was bound
+                raise _refused(listener, error) from error
             self._acceptors.append(acceptor)
 
     def _factory(

@@ -145,7 +145,7 @@ def describe(admin: Admin, as_json: JsonOutput = False) -> None:
     rows: list[tuple[object, ...]] = []
     for one in document["brokers"]:
         state = "up" if one["answers"] else "does not answer"
-        address, listeners = f"{one['host']}:{one['port']}", ", ".join(one["listeners"])
+        address, listeners = Node(one["id"], one["host"], one["port"]).address, ", ".join(one["listeners"])
         replicas = one["leaders"], one["replicas"], one["outOfSync"]
         rows.append((one["id"], address, one["rack"], state, *replicas, listeners))
     rows += [

@@ -409,7 +409,7 @@ def _print_members(group: GroupDescription) -> None:
 def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]]) -> None:
     rows = []
     for group, partitions in groups:
-        node = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.id})"
+        node = f"{group.coordinator.address} ({group.coordinator.id})"
         lag, unread = _total_lag(partitions), _total_unread(partitions)
         epochs = _known(group.epoch), _known(group.assignment_epoch)
         about = (group.group_id, node, group.group_type, group.state, *epochs, group.protocol)

@@ -7,7 +7,14 @@ import uuid
 
 import pytest
 
-from broker.client.cluster_metadata import Metadata, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
+from broker.client.cluster_metadata import (
+    Metadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+    UnknownTopic,
+    parse_metadata,
+)
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_response
@@ -79,3 +86,8 @@ def test_an_unknown_topic_is_a_broker_error_that_is_not_tried_again_and_survives
     assert error.code is ErrorCode.unknown_topic_or_partition
     assert not error.retriable
     assert "no topic 'x'" in str(error)
+
+
+def test_an_ipv6_address_of_a_broker_stands_in_brackets() -> None:
+    assert str(Node(1, "::1", 9092)) == "broker 1 at [::1]:9092"
+    assert str(Node(1, "kafka-1", 9092)) == "broker 1 at kafka-1:9092"

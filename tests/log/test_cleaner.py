@@ -238,6 +238,29 @@ def test_a_log_that_is_cut_while_it_is_compacted_keeps_its_new_records(tmp_path:
     manager.close()
 
 
+def test_a_compaction_that_a_change_of_policy_ends_is_no_error(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention may take the files away that it reads."""
+
+    class Ended(InlineCompactor):
+        def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
+            log.config = replace(EAGER, cleanup_policy=("delete",))
+            raise FileNotFoundError(2, "No such file or directory", "00000000000000000000.log")
+            yield from super().compact(plan)
+
+    manager = LogManager([tmp_path], clock, cleaner=AT_ONCE, compactor=Ended())
+    manager.load(lambda topic: EAGER)
+    log = manager.create(T0, EAGER)
+    for _ in range(2):
+        put(log, (b"a", b"1"), roll=True)
+    with caplog.at_level("INFO"):
+        clean(manager)
+    assert "the compaction of t-0 ended" in caplog.text
+    assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+    manager.close()
+
+
 def test_what_is_clean_ends_where_the_log_is_cut(manager: LogManager, tmp_path: Path) -> None:
     log = manager.create(T0, EAGER)
     for key in (b"a", b"b", b"c"):

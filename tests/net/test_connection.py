@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.errors import ConfigError
 from broker.net import response
 from broker.net.listener import ListenerSet
 from broker.net.response import PROBED_BYTES
-from broker.net.router import Client
+from broker.net.router import Client, Router
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_request
 from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
@@ -210,6 +211,25 @@ def test_a_port_that_is_taken_is_named() -> None:
         listeners = ListenerSet(BrokerConfig(listeners=(f"PLAINTEXT://127.0.0.1:{port}",)))
         with pytest.raises(Exception, match=f"listeners=PLAINTEXT://127.0.0.1:{port}.*in use"):
             listeners.bind()
+
+
+def test_a_port_that_is_taken_behind_our_back_is_named() -> None:
+    """Two sockets may be bound to a port until one of them listens."""
+
+    async def main() -> None:
+        listeners = ListenerSet(BrokerConfig(listeners=("PLAINTEXT://127.0.0.1:0",)))
+        (bound,) = listeners.bind()
+        with socket.socket() as rival:
+            rival.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            rival.bind(("127.0.0.1", bound.port))
+            rival.listen()
+            try:
+                with pytest.raises(ConfigError, match=f"listeners=PLAINTEXT://127.0.0.1:{bound.port}: .*in use"):
+                    await listeners.serve(Router([]))
+            finally:
+                await listeners.close()
+
+    asyncio.run(main())
 
 
 def test_silent_connections_are_closed_but_waiting_ones_are_not() -> None:

@@ -23,6 +23,17 @@ def figure(ui: UiProcess, group: str, name: str) -> str:
     return found[1].strip() if found else ""
 
 
+def some(member: ShareMember) -> tuple[int, int, int]:
+    taken: list[tuple[int, int, int]] = []
+
+    def takes() -> bool:
+        taken.extend(member.take())
+        return bool(taken)
+
+    eventually(takes)
+    return taken[0]
+
+
 def test_the_lag_of_a_share_group_is_the_same_everywhere(ui: UiProcess, broker: Kafka, topic: str, group: str) -> None:
     need(broker.bootstrap, ApiKey.SHARE_FETCH)
     with (
@@ -66,9 +77,7 @@ def test_the_lag_of_a_share_group_is_the_same_everywhere(ui: UiProcess, broker: 
         assert f'kafka_consumergroup_lag_sum{{consumergroup="{group}",topic="{topic}"}} 20.0' in metrics
 
         assert member.accept(10, 19) is ErrorCode.none
-        taken: list[tuple[int, int, int]] = []
-        eventually(lambda: bool(taken.extend(member.take()) or taken))
-        first, last, _ = taken[0]
+        first, last, _ = some(member)
         assert (first, last) == (30, 39)
         assert member.accept(first, last) is ErrorCode.none
         eventually(lambda: figure(ui, group, "Lag") == "0")
