@@ -67,6 +67,9 @@ _DENIED = re.compile(
 )
 """Rights, logins, and what is not installed: somebody must change something, and the data were not seen."""
 
+_CUT = re.compile(r"EOFException: Unexpected end of input stream")
+"""Hadoop says so of a file that ends within compressed data. Of a connection that ended, EOFException says more."""
+
 
 @dataclass(frozen=True)
 class Outage:
@@ -165,7 +168,7 @@ def is_out_of_reach(failure: BaseException | str) -> bool:
     `failure`: as for `heals_by_waiting`.
     """
     said = failure if isinstance(failure, str) else _described(failure)
-    return heals_by_waiting(failure) or _DENIED.search(said) is not None
+    return (heals_by_waiting(failure) and not _CUT.search(said)) or _DENIED.search(said) is not None
 
 
 def outage_of(failure: BaseException | str) -> Outage | None:

@@ -49,7 +49,7 @@ class Spelling:
         words = _any(name for name, one in options.items() if one.takes_word or one.is_flag)
         forms = [
             (rf"'?(?:{names}|\w+_\w+)'?(?:{_VALUE})? \(({spellings})(?: \w+)?\)", self._in_parentheses),
-            (rf"(?:{names}), (?=(?:{spellings})\b)", lambda found: ""),
+            (rf"(?<![\w-])(?:{names}), (?=(?:{spellings})\b)", lambda found: ""),
             (r"(?<![\w'.=/-])(\w+) \(--option\)", self._pair("--option")),
             (r"\bwrite option '([\w.]+)'", self._pair("--write-option")),
             (r"\b(?:the )?[Oo]ption '([\w.]+)'", self._pair("--option")),

@@ -187,7 +187,7 @@ class UndoneLoad:
     def from_json(cls, document: object) -> Self:
         """Raises ValueError, KeyError."""
         found = mapping(document, "an undone load")
-        return cls(_id(found["load_id"], "load_id"), text(found["output"], "output"))
+        return cls(_id(found["load_id"], "load_id"), words(found["output"], "output"))
 
 
 BEGINNING = "the beginning"
@@ -368,7 +368,7 @@ def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
     load_id = _id(document["load_id"], "load_id")
     given: dict[str, Any] = {
         "load_id": load_id,
-        "output": text(document["output"], "output"),
+        "output": words(document["output"], "output"),  # the name of a directory may have any character
         "format": _kind(document["format"], "format"),
         "offsets": _kind(document["offsets"], "offsets"),
         "created_ms": whole(document["created_ms"], "created_ms", -1),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -23,11 +23,13 @@ import pyarrow.compute
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
+from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.outages import is_out_of_reach
 
 ROW_SCHEMA = pa.schema(
@@ -67,6 +69,19 @@ class TableDestination(Destination, Generic[T]):
         self.url = url
         self.log = log
         self._group = group
+
+    def check_there(
+        self, record: LoadRecord, url_of: Callable[[str], str], sizes: Mapping[str, int], files: Sequence[WrittenFile]
+    ) -> None:
+        """Look at the files of a load once more, right before `append`; raises FileNotAsWritten.
+
+        Those of a load whose number another has taken may be gone: it is for `append` to refuse it.
+        """
+        try:
+            check_sizes(f"load {record.load_id}", url_of, sizes, files)
+        except FileNotAsWritten:
+            if not self.is_overtaken(record):
+                raise
 
     @abstractmethod
     def staged(self) -> Mapping[str, int]:

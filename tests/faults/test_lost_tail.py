@@ -189,7 +189,7 @@ def test_loads_that_were_ahead_of_a_log_that_lost_its_end_are_told(
             loads_in(kept).load()
         found = verify(loads_in(kept).target, broker.bootstrap).loads
         noted = f"t-0: the log was truncated to {KEPT} since; its records up to {READ - 1} are not the loaded ones"
-        assert [load.notes[-1:] for load in found] == [(noted,), ()]
+        assert [load.unread[-1:] for load in found] == [(noted,), ()]
     assert both(failOnDataLoss="false") == [[("t", KEPT, KEPT + WRITTEN)]] * 2, "nothing written since is skipped"
     assert both() == [[], []]
 

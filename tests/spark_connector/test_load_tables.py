@@ -184,8 +184,8 @@ def test_bytes_that_are_no_text_fail_the_load_and_leave_nothing(loads: Loads, tm
         loads(url, table="rows", write_options={"text": "value"})
     assert not caught.value.retriable, caught.value  # a service (--watch) ends: the record stays what it is
     with sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool).connect() as connection:
-        assert [name for name in sqlalchemy.inspect(connection).get_table_names() if "staged" in name] == []
-        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM rows")).scalar_one() == 0
+        names = sqlalchemy.inspect(connection).get_table_names()
+    assert [name for name in names if name == "rows" or "staged" in name] == []
     assert loads(url, table="rows2").rows == 21
 
 

@@ -93,6 +93,7 @@ def test_every_refusal_that_names_an_argument_names_the_option_instead() -> None
         ("from_load (--from) is for files; format=delta cannot", "--from is for files; --format delta cannot"),
         ("from_load with offsets=files needs", "--from with --offsets files needs"),
         ("needs 'zookeeper_connect' (--zookeeper): host", "needs --zookeeper: host"),
+        ("--to, --key and --mode go with --group", "--to, --key and --mode go with --group"),
         ("max_records must be at least 1, not 0", "--max-records must be at least 1, not 0"),
         ("format must be one of a, b", "--format must be one of a, b"),
         ("'to' is a database: format must be sql", "--to is a database: --format must be sql"),

@@ -37,7 +37,7 @@ from spark_connector.loads.delta.delta_merge import marked, upsert_marker, versi
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.evolution import evolve, evolved, layout_schema
-from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
+from spark_connector.loads.file_check import FileNotAsWritten
 from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
@@ -153,7 +153,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             self.decide(record, files)
             if files and record.upsert is None:
                 there = self.output.data_files(record.load_id)
-                check_sizes(f"load {record.load_id}", self.output.below(record.load_id).url_of, there, files)
+                self.check_there(record, self.output.below(record.load_id).url_of, there, files)
             self.log.append(record, files, self._changes)
         except PykafkaError as error:
             # A ConfigError is raised before a commit is tried.

@@ -33,7 +33,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import IcebergName
 from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
-from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
+from spark_connector.loads.file_check import FileNotAsWritten
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
@@ -135,7 +135,7 @@ class IcebergDestination(TableDestination[Table | None]):
             if record.upsert is None:
                 if files:
                     where, there = _location(self._there()), self._storage(self._there()).data_files(directory)
-                    check_sizes(f"load {record.load_id}", lambda name: f"{where}/{directory}/{name}", there, files)
+                    self.check_there(record, lambda name: f"{where}/{directory}/{name}", there, files)
                 if record.rewind is not None:
                     self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
                 self.log.append(record, files, self._spec_id)

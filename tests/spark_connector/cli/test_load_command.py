@@ -192,12 +192,12 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
     [
         (
             ["--group", "cli", "--offsets", "zookeeper", "--recover"],
-            "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)",
+            "--offsets zookeeper needs --zookeeper",
         ),
         (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
         (
             ["--group", "cli", "--topic", "t", "--format", "delta", "--history-keep", "2"],
-            "--history-keep does not go with format=delta",
+            "--history-keep does not go with --format delta",
         ),
     ],
 )
