@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,6 +26,8 @@ Path = tuple[str, ...]
 """The column, then the names of fields. Lists are no part of it."""
 
 _WATCHED = ("json", "avro", "protobuf")
+_FIRST = 64 << 10  # bytes
+_AT_ONCE = 32  # names: RE2 is slow once its table of states is full
 
 
 @dataclass(frozen=True)
@@ -99,20 +102,32 @@ class FieldWatch:
                 self._look_for_values(child, (*path, field.name), left)
 
     def _look_for_names(self, raw: pa.Array, left: set[Path]) -> None:
-        """In one pass for all names; in one for each where some are there."""
+        """What most records have is in the first ones. Of the others, in one pass for many; then in one for each."""
         texts = {path: _spellings(path[-1]) for path in left if len(path) > 1}
-        pattern = "|".join(re.escape(text) for pair in texts.values() for text in pair)
-        if not texts or not pc.any(pc.match_substring_regex(raw, pattern)).as_py():
+        if not texts:
             return
-        for path, pair in texts.items():
-            if any(pc.any(pc.match_substring(raw, text)).as_py() for text in pair):
-                self._named.add(path)
-                left.discard(path)
+        data = _bytes_of(raw)
+        self._named |= {path for path, spelt in texts.items() if any(data.find(one, 0, _FIRST) >= 0 for one in spelt)}
+        others = sorted(texts.keys() - self._named)
+        for some in (others[first : first + _AT_ONCE] for first in range(0, len(others), _AT_ONCE)):
+            pattern = "|".join(re.escape(one.decode()) for path in some for one in texts[path])
+            if pc.any(pc.match_substring_regex(raw, pattern)).as_py():
+                self._named |= {path for path in some if any(one in data for one in texts[path])}
+        left -= self._named
 
 
-def _spellings(name: str) -> set[str]:
+def _spellings(name: str) -> set[bytes]:
     """How JSON may write a name; other escapes are rare, and cost a warning."""
-    return {json.dumps(name), json.dumps(name, ensure_ascii=False)}
+    return {json.dumps(name, ensure_ascii=is_ascii).encode() for is_ascii in (True, False)}
+
+
+def _bytes_of(raw: pa.Array) -> bytes:
+    """The values, one behind the other."""
+    data = raw.buffers()[2]
+    if data is None or not len(raw):
+        return b""
+    ends = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
+    return bytes(data.slice(int(ends[0]), int(ends[-1] - ends[0])))
 
 
 def _paths(kind: pa.DataType, path: Path) -> Iterator[Path]:

@@ -51,8 +51,8 @@ class Placeholder:
     def reason(self, path: str) -> str:
         """Why a record with the placeholder in `path` is bad."""
         return (
-            f"field {path} does not have its value, which the update has not changed, but Debezium's placeholder "
-            f"({self.text}): set REPLICA IDENTITY FULL for the table in the database (PostgreSQL), or let the "
-            f"connector read such columns again (ReselectColumnsPostProcessor), and snapshot it again. Option {OPTION} "
-            "names another placeholder; an empty one takes it for a value"
+            f"{f'field {path}' if path else 'it'} does not have its value, which the update has not changed, but "
+            f"Debezium's placeholder ({self.text}): set REPLICA IDENTITY FULL for the table in the database "
+            "(PostgreSQL), or let the connector read such columns again (ReselectColumnsPostProcessor), and snapshot "
+            f"it again. Option {OPTION} names another placeholder; an empty one takes it for a value"
         )

@@ -7,7 +7,7 @@ type of the column. A table that took it for a value would lose the real one. Th
     text          the text, its bytes in base64 or hexadecimal, the JSON text of the map below
     bytes         its bytes; those of a BINARY(n) column are filled up with zeros
     array         of texts and bytes: one element; of UUIDs: the UUID of the placeholder's name (version 3);
-                  of numbers, booleans, decimals: an element for each byte
+                  of numbers, decimals: an element for each byte
     map           the text to the text (hstore); where keys are not text, an array of pairs
 
 Structs, also `scale` and `value` of a decimal, are looked into at every depth. A field that the schema reads as text
@@ -167,7 +167,6 @@ def _texts(data: bytes) -> Iterator[str]:
         *([one] for one in (text, *encoded, name_uuid(data))),
         numbers,
         [float(number) for number in numbers],
-        [number != 0 for number in numbers],
     )
     for document in documents:
         yield json.dumps(document, ensure_ascii=False, separators=(",", ":"))
@@ -185,8 +184,6 @@ def _spells(elements: pa.Array, data: bytes, lists: int) -> np.ndarray[Any, Any]
     elif _is_text(kind):
         texts = [base64.b64encode(one).decode() for one in single]
         same = [pc.equal(elements.cast(pa.string()), pa.array(texts * lists, pa.string()))]
-    elif pa.types.is_boolean(kind):
-        same = [pc.equal(elements, pa.array(signed != 0))]
     else:
         same = [pc.equal(numbers, pa.array(signed)) for numbers in _as_integers(elements)]
     masks = [pc.fill_null(one, False).to_numpy(zero_copy_only=False).reshape(lists, -1).all(axis=1) for one in same]

@@ -95,6 +95,27 @@ def test_good_and_bad_values_are_those_of_spark(
             assert row["_corrupt_record"] is None
 
 
+PARTLY_BAD = {
+    b'{"a":"x","b":"good","c":{"d":1}}': (None, "good", (1,)),
+    b'{"a":1,"b":"good","c":{"d":"x"}}': (1, "good", (None,)),
+    b'{"a":1.5,"b":"good","c":3}': (None, "good", None),
+    b'{"a":1,"b":"good","c":[1]}': (1, "good", None),
+}
+
+
+def test_of_a_partly_bad_value_from_json_keeps_the_fields_that_fit_and_we_keep_its_bytes(
+    spark: SparkSession, broker: Kafka, topic: str
+) -> None:
+    """As the options' page says."""
+    made = Topic(broker.bootstrap, topic)
+    schema = "a INT, b STRING, c STRUCT<d: INT>"
+    made.produce(list(PARTLY_BAD))
+    ours = read(spark, made, valueFormat="json", valueSchema=schema).orderBy("offset").collect()
+    assert [(row.value, row["_corrupt_record"]) for row in ours] == [(None, raw) for raw in PARTLY_BAD]
+    raw = read(spark, made).orderBy("offset").select(F.from_json(F.col("value").cast("string"), schema).alias("read"))
+    assert [tuple(row.read) for row in raw.collect()] == list(PARTLY_BAD.values())
+
+
 AVRO = {
     "type": "record",
     "name": "R",
