@@ -27,6 +27,8 @@ _LOOKS_AT_CLOCK = 1_000
 """Steps from one look at the clock to the next."""
 _STEP_CHARACTERS = 64
 """So many characters of a node that is written as text take a step."""
+_STEP_CHILDREN = 16
+"""So many children of a node take a step: a path that goes below it passes them all, and makes nodes of some."""
 
 _LONGEST_PATH = 1_000
 _LARGEST = 8 << 20
@@ -54,9 +56,17 @@ class _Steps:
         if self._taken > MOST_STEPS:
             raise _TooManySteps
         if self._taken >= self._look_at:
-            self._look_at = self._taken + _LOOKS_AT_CLOCK
-            if self._clock() > self._deadline:
-                raise _TooManySteps
+            self.look()
+
+    def take_node(self, value: Any) -> None:
+        """Raises _TooManySteps."""
+        self.take(1 + len(value) // _STEP_CHILDREN if isinstance(value, list | dict) else 1)
+
+    def look(self) -> None:
+        """At the clock. Raises _TooManySteps."""
+        self._look_at = self._taken + _LOOKS_AT_CLOCK
+        if self._clock() > self._deadline:
+            raise _TooManySteps
 
 
 class _Node(jsonpath.JSONPathNode):
@@ -72,7 +82,7 @@ class _Node(jsonpath.JSONPathNode):
         return node
 
     def new_child(self, value: object, key: int | str, parent: jsonpath.JSONPathNode | None) -> _Node:
-        self.steps.take()
+        self.steps.take_node(value)
         child = _Node(value=value, location=(key,), parent=None, root=self.root)
         child.steps = self.steps
         return child
@@ -85,7 +95,7 @@ class _Query(jsonpath.JSONPathQuery):
     env: _Paths
 
     def finditer(self, value: Any) -> Iterable[jsonpath.JSONPathNode]:
-        self.env.steps.take()
+        self.env.steps.take_node(value)
         nodes: Iterable[jsonpath.JSONPathNode] = [_Node.root_of(value, self.env.steps)]
         for segment in self.segments:
             nodes = segment.resolve(nodes)
@@ -114,12 +124,13 @@ class _Parser(Parser):
 
 
 class _Filter(FilterExpression):
-    """A filter of which each use is a step."""
+    """A filter of which each use is a step, and a look at the clock: it may compare all of a value with all of it."""
 
     __slots__ = ()
 
     def evaluate(self, context: Any) -> bool:
         context.env.steps.take()
+        context.env.steps.look()
         return super().evaluate(context)
 
 

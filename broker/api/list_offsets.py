@@ -1,18 +1,19 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
--4 the earliest on this broker's disk (KIP-405), -5 the last archived one (KIP-1005), if there is one (A11). With
-isolation level read_committed the latest offset is the last stable offset, and no later offset is returned (KIP-98). A
-new leader of several replicas answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset
-(KIP-207). Replica id -1 is a consumer's; to any other one the log end offset is the latest, and with -2 followers
-answer, too: tools compare replicas so. Pages that a look-up by time needs and that are not in the page cache are read
-by a thread, so that other connections are served meanwhile. What it needs of the archive is waited for up to
+-4 the earliest on this broker's disk (KIP-405), -5 the last that was ever archived (KIP-1005), -6 the earliest that is
+not archived yet (KIP-1023), if there is one and the topic has an archive (A11). With isolation level read_committed the
+latest offset is the last stable offset, and no later offset is returned (KIP-98). A new leader of several replicas
+answers OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Replica id -1 is a
+consumer's; to any other one the log end offset is the latest, and with -2 followers answer, too: tools compare replicas
+so. Pages that a look-up by time needs and that are not in the page cache are read by a thread, so that other
+connections are served meanwhile. What it needs of the archive is waited for up to
 remote.list.offsets.request.timeout.ms.
 The leader epoch of an answer is that of the record, and the present one for the latest offset (KIP-320).
 Version notes: 0 asks for up to `max_num_offsets` offsets, the latest first: those at which segments begin, and the
 end. A segment counts for a timestamp at which it was no longer written to (Kafka's `legacyFetchOffsetsBefore`). Clients
-before 5 get LEADER_NOT_AVAILABLE for OFFSET_NOT_AVAILABLE; -5 is new in 9. Other negative
-timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
+before 5 get LEADER_NOT_AVAILABLE for OFFSET_NOT_AVAILABLE; -5 is new in 9, -6 in 11. Other negative timestamps get
+UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, TypeAlias
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
+from broker.log.log import Log
 from broker.log.segment_file import ColdRead, unless_cold
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import LIST_OFFSETS_TOPIC
@@ -37,9 +39,9 @@ from broker.replica.replica import Replica
 Answer: TypeAlias = Fields
 
 _CONSUMER, _ANY_REPLICA = -1, -2
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 _OLD_STYLE = 0
-_FIRST_TIERED = 9
+_FIRST_VERSION = {LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 _FIRST_WITH_NOT_AVAILABLE = 5
 
 
@@ -130,7 +132,7 @@ def _answered(asked: Any, code: ErrorCode = ErrorCode.none, **found: Any) -> Ans
 
 
 def _has_meaning(timestamp: int, version: int) -> bool:
-    return timestamp > LATEST_TIERED or (timestamp == LATEST_TIERED and version >= _FIRST_TIERED)
+    return timestamp >= EARLIEST_PENDING and version >= _FIRST_VERSION.get(timestamp, 0)
 
 
 def _old_style(context: ApiContext, replica: Replica, asked: Any, end: int) -> list[int]:
@@ -171,13 +173,25 @@ def _find(replica: Replica, timestamp: int, end: int) -> tuple[int, int]:
         return log.log_start_offset, -1
     if timestamp == EARLIEST_LOCAL:
         return log.local_start_offset, -1
+    found: tuple[int, int] | None
     if timestamp == LATEST_TIERED:
-        return log.archived_end - 1 if log.archived_end > log.log_start_offset else -1, -1
-    found = replica.log.max_timestamp() if timestamp == MAX_TIMESTAMP else replica.log.offset_for_timestamp(timestamp)
+        found = log.last_archived, -1
+    elif timestamp == EARLIEST_PENDING:
+        found = _earliest_pending(log), -1
+    else:
+        found = log.max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None or found[0] < end:
         return found or (-1, -1)
     _check_caught_up(replica, end)
     return -1, -1
+
+
+def _earliest_pending(log: Log) -> int:
+    """The first record that the archive lacks; -1 without an archive, or before this broker knows what is in it."""
+    if log.last_archived >= 0:
+        return max(log.last_archived + 1, log.log_start_offset)
+    is_known = log.config.remote_storage_enable and log.local_start_offset == log.log_start_offset
+    return log.log_start_offset if is_known else -1
 
 
 def _check_caught_up(replica: Replica, end: int) -> None:

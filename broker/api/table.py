@@ -82,7 +82,7 @@ from broker.protocol.fetch_response import FETCH_VERSIONS
 API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.PRODUCE, 3, 13, produce.handle),
     (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
-    (ApiKey.LIST_OFFSETS, 0, 10, list_offsets.handle),
+    (ApiKey.LIST_OFFSETS, 0, 11, list_offsets.handle),
     (ApiKey.METADATA, 0, 13, metadata.handle),
     (ApiKey.OFFSET_COMMIT, 0, 10, offset_commit.handle),
     (ApiKey.OFFSET_FETCH, 0, 10, offset_fetch.handle),

@@ -89,6 +89,10 @@ class ArchivedPartition:
         return self.manifest.end if self.manifest.segments else 0
 
     @property
+    def last(self) -> int:
+        return self.manifest.last
+
+    @property
     def size(self) -> int:
         return self.manifest.size
 

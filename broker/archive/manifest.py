@@ -17,7 +17,7 @@ milliseconds since 1970, -1 for none.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -164,6 +164,9 @@ class Manifest:
     next_number: int = 0
     segments: tuple[ArchivedSegment, ...] = ()
     """Ascending, each beginning where the one before it ends. The first may begin below `start`."""
+    last: int = field(default=-1, compare=False)
+    """The last record that was ever archived, also after its segment went; -1 for none, or if no entry since the last
+    snapshot tells."""
 
     @cached_property
     def epochs(self) -> tuple[EpochStart, ...]:
@@ -227,7 +230,7 @@ class Manifest:
     def _with(self, segment: ArchivedSegment) -> Manifest:
         """The first one may hold records below `start`, which do not count: a start may lie within a segment."""
         _check_follows(segment, self.end, self.segments[-1:])
-        return replace(self, end=segment.end, segments=(*self.segments, segment))
+        return replace(self, end=segment.end, segments=(*self.segments, segment), last=segment.end - 1)
 
     def _from(self, start: int) -> Manifest:
         if start < self.start:
@@ -239,11 +242,11 @@ class Manifest:
         if end > self.end:
             raise BrokenManifest(f"a truncation to {end} of an archive that ends before {self.end}")
         if end <= self.start:
-            return replace(self, start=end, end=end, segments=())
+            return replace(self, start=end, end=end, segments=(), last=min(self.last, end - 1))
         kept = tuple(segment for segment in self.segments if segment.base < end)
         if kept and kept[-1].end > end:
             kept = (*kept[:-1], kept[-1].cut(end))
-        return replace(self, end=end, segments=kept)
+        return replace(self, end=end, segments=kept, last=min(self.last, end - 1))
 
     def _as(self, snapshot: Snapshot) -> Manifest:
         """A snapshot has to say what is known already, unless it is the first entry that is read."""
@@ -279,7 +282,8 @@ def from_snapshot(entry: Entry) -> Manifest:
     for before, segment in pairwise(snapshot.segments):  # not by `_with`, whose cost grows with what is there
         _check_follows(segment, before.end, (before,))
     if first:
-        manifest = replace(manifest, end=snapshot.segments[-1].end, segments=snapshot.segments)
+        end = snapshot.segments[-1].end
+        manifest = replace(manifest, end=end, segments=snapshot.segments, last=end - 1)
     if manifest.end != snapshot.end or any(segment.end <= snapshot.start for segment in first):
         raise BrokenManifest(f"snapshot {entry.number}: {snapshot.start} to {snapshot.end} does not fit its segments")
     if manifest.segments and snapshot.start < manifest.segments[0].base:

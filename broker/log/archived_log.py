@@ -76,6 +76,10 @@ class ArchivedLog(Protocol):
         """The offset after the last archived record; 0 while nothing is archived."""
 
     @property
+    def last(self) -> int:
+        """The last record that was ever archived, also if it was deleted since; -1 if none is known."""
+
+    @property
     def size(self) -> int:
         """Bytes of the archived segments."""
 

@@ -96,6 +96,13 @@ class RetainedLog(ReadableLog, abc.ABC):
         return max(self.told_archived_end, self.archived.end if self.archived is not None else 0)
 
     @property
+    def last_archived(self) -> int:
+        """The last record that was ever archived, as far as this broker knows; -1 for none, or without an archive."""
+        if not self.config.remote_storage_enable:
+            return -1
+        return max(self.told_archived_end - 1, self.archived.last if self.archived is not None else -1)
+
+    @property
     def _committed_end(self) -> int:
         """Records before this offset may be deleted: a follower may lack those above the high watermark."""
         return self._end if self.committed is None else min(self.committed, self._end)

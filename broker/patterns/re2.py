@@ -19,7 +19,8 @@ _NAMES_AT_A_TIME = 100
 
 _PART = re.compile(
     r"""
-    (?P<set>\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\])
+    (?P<set>\[\^?\]?(?:\[:\^?\w++:\]|\\.|[^\]\\])*+\])
+    |(?P<open>\[)
     |(?P<quoted>\\Q(?:(?!\\E).)*(?:\\E|\Z))
     |(?P<refused>\\C|\{(?:[*+?]|\{(?:0|[1-9]\d*)(?:,(?:0|[1-9]\d*)?)?\}|\d*,?\d{9,}))
     |\\(?P<letter>[^\x00-\x7f])
@@ -65,6 +66,8 @@ class Re2Pattern:
 
 def _as_in_re2(part: re.Match[str]) -> str:
     """One part of a pattern of RE2/J. Raises InvalidPattern."""
+    if part["open"]:
+        raise InvalidPattern("missing closing ]")  # soon: else each [ behind it would be looked at up to the end
     if part["refused"]:
         raise InvalidPattern(f"{part[0]} has no meaning")
     if part["set"]:

@@ -37,8 +37,8 @@ def test_every_version_knows_both_ends_and_times_between(ask: Requests, topic: s
 
 @pytest.mark.parametrize(
     ("timestamp", "offset"),
-    [(-3, 2), (-4, 0), (-5, -1), (0, 0), (BEGIN, 0), (BEGIN + 20, 2), (1 << 62, -1)],
-    ids=["max", "earliest-local", "latest-tiered", "zero", "exact", "first-at-or-after", "future"],
+    [(-3, 2), (-4, 0), (-5, -1), (-6, -1), (0, 0), (BEGIN, 0), (BEGIN + 20, 2), (1 << 62, -1)],
+    ids=["max", "earliest-local", "latest-tiered", "earliest-pending", "zero", "exact", "first-at-or-after", "future"],
 )
 def test_a_timestamp_finds_its_offset(ask: Requests, topic: str, timestamp: int, offset: int) -> None:
     fill(ask, topic)
@@ -54,9 +54,10 @@ def test_an_empty_partition(ask: Requests, topic: str, timestamp: int) -> None:
     assert (answer.error_code, answer.offset) == (ErrorCode.none, expected)
 
 
-def test_a_timestamp_without_meaning_is_refused(ask: Requests, topic: str) -> None:
+@pytest.mark.parametrize(("timestamp", "version"), [(-77, None), (-7, 11), (-6, 10), (-5, 8)])
+def test_a_timestamp_without_meaning_is_refused(ask: Requests, topic: str, timestamp: int, version: int | None) -> None:
     ask.create(topic)
-    assert ask.list_offset(topic, -77).error_code is ErrorCode.unsupported_version
+    assert ask.list_offset(topic, timestamp, version=version).error_code is ErrorCode.unsupported_version
 
 
 def test_an_unknown_partition_gets_its_own_error(ask: Requests, topic: str) -> None:

@@ -17,7 +17,7 @@ from tests.support.raw_requests import EARLIEST, LATEST, Requests, ask_for, batc
 from tests.support.scrape import Scrape
 from tests.support.waiting import eventually
 
-EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP = -4, -5, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING, MAX_TIMESTAMP = -4, -5, -6, -3
 BEGIN = 1_700_000_000_000
 ARCHIVED = {
     "remote_storage_enable": "true",
@@ -128,7 +128,7 @@ def test_a_damaged_object_is_an_error_of_its_partition(archiving: BrokerProcess,
 
 def test_every_end_of_an_archived_topic(ask: Requests, topic: str) -> None:
     archived(ask, topic)
-    assert offsets(ask, topic, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST) == [0, 8, 7, 10]
+    assert offsets(ask, topic, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING, LATEST) == [0, 8, 7, 8, 10]
     tiered = ask.list_offset(topic, LATEST_TIERED)
     assert (tiered.error_code, tiered.leader_epoch) == (ErrorCode.none, 0)
     assert ask.ask(
@@ -147,6 +147,24 @@ def test_every_end_of_an_archived_topic(ask: Requests, topic: str) -> None:
         version=0,
     ).topics[0].partitions[0].old_style_offsets == (0,)
     assert values(ask, topic) == list(range(10))
+
+
+def test_the_ends_after_all_that_was_archived_is_deleted(ask: Requests, topic: str) -> None:
+    """As Kafka answers (KIP-1005, KIP-1023): what was archived last is still told, and what waits begins behind it."""
+
+    def told(timestamp: int) -> tuple[int, int]:
+        answer = ask.list_offset(topic, timestamp)
+        return answer.offset, answer.leader_epoch
+
+    ask.create(topic, 1, **ARCHIVED)
+    assert (told(LATEST_TIERED), told(EARLIEST_PENDING)) == ((-1, -1), (-1, -1)), "an empty topic has nothing to tell"
+    fill(ask, topic)
+    eventually(lambda: offsets(ask, topic, EARLIEST_LOCAL) == [8])
+    assert (told(LATEST_TIERED), told(EARLIEST_PENDING)) == ((7, 0), (8, 0))
+    delete_records(ask, topic, 9)
+    assert (told(LATEST_TIERED), told(EARLIEST_PENDING)) == ((7, -1), (9, 0))
+    delete_records(ask, topic, 10)
+    assert (told(LATEST_TIERED), told(EARLIEST_PENDING)) == ((7, -1), (-1, -1)), "no record waits"
 
 
 def test_times_lie_in_both_parts(ask: Requests, topic: str) -> None:

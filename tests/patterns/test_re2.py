@@ -109,6 +109,13 @@ def test_a_pattern_that_re_cannot_finish_ends_soon(pattern: str) -> None:
     assert not any(Re2Pattern(pattern).matching(["a" * 249] * 10))
 
 
+@pytest.mark.parametrize("pattern", ["[" * 20_000, "[" + "[:a" * 20_000, r"[\[" * 20_000, "[^" * 20_000])
+def test_a_pattern_of_many_brackets_is_read_once(pattern: str) -> None:
+    """Python reads it, with the interpreter's lock, before RE2 does."""
+    with pytest.raises(InvalidPattern, match="missing closing"):
+        Re2Pattern(pattern)
+
+
 def test_matches_that_take_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(re2, "MAX_SECONDS", 2.5)
     ticks = itertools.count()

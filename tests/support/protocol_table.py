@@ -49,7 +49,6 @@ NOT_SERVED = {
 
 REMARKS = {
     "fetch": "17 and 18 are for followers of a KRaft cluster",
-    "list_offsets": "11 has the earliest offset that is not archived yet (KIP-1023)",
     "offset_commit": "0 keeps offsets in ZooKeeper",
     "offset_fetch": "0 reads those in ZooKeeper",
     "init_producer_id": "6 is of two-phase commit (KIP-939)",

@@ -147,6 +147,7 @@ def test_a_filter_that_says_nothing_is_refused() -> None:
 
 
 NESTED = json.loads("[" * 60 + "]" * 60)
+WIDE = json.loads("[" * 40 + ", ".join(["1"] * 100_000) + "]" * 40)
 LARGE = list(range(300_000))
 
 
@@ -157,6 +158,8 @@ LARGE = list(range(300_000))
         (NESTED, "$..*..*..*..*..*", "nothing"),
         (LARGE, "$[?$[?@==3]]", ""),
         (LARGE, "$[?@>5 && @<3]", ""),
+        (LARGE, "$[ ?$..nope]", ""),
+        (WIDE, "$..[0]..[0]..[0].nope", ""),
         (LARGE, "$[*,*,*,*]", "x"),
         (LARGE, "$[?count($[*]) == 2]", ""),
         ([["x" * 100_000]] * 300, "$..*", "x"),
@@ -176,6 +179,15 @@ def test_a_path_looks_at_the_clock_while_it_is_in_a_value() -> None:
     wanted = record_filter(DECODER, path="$[*]", equals="x", clock=lambda: float(next(asked)))
     assert not wanted(Record(0, 0, None, json.dumps(LARGE).encode(), ()))
     assert (wanted.given_up, next(asked)) == (1, 4)
+
+
+def test_a_path_looks_at_the_clock_before_each_use_of_a_filter() -> None:
+    """Which may compare all of a value with all of it."""
+    asked = itertools.count()
+    value = {"a": [[1.5] * 5], "b": [[1.5] * 5], "c": list(range(500))}
+    wanted = record_filter(DECODER, path="$.c[?$.a != $.b]", clock=lambda: next(asked) / 10)
+    assert not wanted(Record(0, 0, None, json.dumps(value).encode(), ()))
+    assert (wanted.given_up, next(asked)) == (1, 13)
 
 
 def test_the_steps_of_a_path_find_what_the_library_finds() -> None:
