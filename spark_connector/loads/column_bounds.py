@@ -8,7 +8,7 @@ Values are as parquet holds them (`Raw`), never Python's dates, times and decima
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -89,6 +89,17 @@ def floats(schema: pa.Schema) -> list[Path]:
 def with_nan(rows: pa.Table, paths: Iterable[Path]) -> frozenset[Path]:
     """Those of the columns of floats that hold NaN."""
     return frozenset(path for path in paths if pc.any(pc.is_nan(_column(rows, path))).as_py())
+
+
+def with_statistics(schema: pa.Schema, without: Collection[Path]) -> bool | list[str]:
+    """`write_statistics` of a parquet file of which some columns may hold NaN, and so get no bounds in its footer.
+
+    Readers take the bounds there for those of all values, so that they would skip rows, but arrow's writer leaves NaN
+    out of them (that of Spark leaves out the bounds).
+    """
+    if not without:
+        return True
+    return [".".join(leaf.path) for leaf in leaves(schema) if leaf.path not in without]
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
@@ -29,7 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-from spark_connector.loads.column_bounds import Bounds, Raw, Unsaid, footer_bounds, lower_text, upper_text
+from spark_connector.loads.column_bounds import Bounds, Path, Raw, Unsaid, floats, footer_bounds, lower_text, upper_text
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
@@ -102,6 +103,17 @@ def data_file(
     file.spec_id = spec_id
     refuse_unreadable(metadata, file, spec_id, records)
     return file
+
+
+def perhaps_nan(schema: pa.Schema, file: DataFile | None = None) -> frozenset[Path]:
+    """The columns of a file with this schema and its field ids that may have NaN; those of `file` are known to have
+    none by its counts."""
+    counts = {} if file is None else file.nan_value_counts or {}
+    found = floats(schema)
+    if not found:
+        return frozenset()
+    ids = parquet_path_to_id_mapping(pyarrow_to_schema(schema))
+    return frozenset(path for path in found if counts.get(ids[".".join(path)]) != 0)
 
 
 def _counts_only(one: StatisticsCollector, *, is_silent: bool) -> StatisticsCollector:

@@ -30,8 +30,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, PLACE
-from spark_connector.loads.column_bounds import RowWatch, Unsaid
-from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load
+from spark_connector.loads.column_bounds import Path, RowWatch, Unsaid, floats, with_nan, with_statistics
+from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load, perhaps_nan
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import StoredRows, rows_of_keys, stored_columns
@@ -58,15 +58,28 @@ class FileMaker:
         """The files' names below the directory."""
 
     def write(
-        self, table: Table, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
+        self,
+        table: Table,
+        schema: pa.Schema,
+        parts: Iterable[pa.Table],
+        values: Mapping[str, Any],
+        spec_id: int,
+        perhaps_nan: frozenset[Path],
     ) -> DataFile | None:
-        """A file of these rows, which are of one partition; None, and no file, when there are none."""
+        """A file of these rows, which are of one partition; None, and no file, when there are none. `perhaps_nan`: the
+        columns that may have NaN."""
         name, location = self._new(table)
         footers: list[Any] = []
         watch = RowWatch(schema)
         with table.io.new_output(location).create() as sink:
             writer = pyarrow.parquet.ParquetWriter(
-                sink, schema, compression="zstd", metadata_collector=footers, store_schema=False, write_page_index=True
+                sink,
+                schema,
+                compression="zstd",
+                metadata_collector=footers,
+                store_schema=False,
+                write_page_index=True,
+                write_statistics=with_statistics(schema, perhaps_nan),
             )
             for part in parts:
                 if part.num_rows:
@@ -139,7 +152,8 @@ def merged(
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
     refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
-        file = files.write(table, layout.schema, [part], values, spec_id)
+        nan = with_nan(part, floats(layout.schema))
+        file = files.write(table, layout.schema, [part], values, spec_id, nan)
         added += [file] if file is not None else []
     removed = frozenset(task.file.file_path for task in touched)
     return Change(added, removed, Operation.OVERWRITE if removed else Operation.APPEND)
@@ -198,7 +212,8 @@ def _rewritten(
             yield part.filter(pc.invert(pc.is_in(pa.array(range(part.num_rows), pa.int64()), value_set=rows)))
 
     schema = schema_to_pyarrow(table.schema())
-    return files.write(table, schema, others(), values_of(table, task.file), task.file.spec_id)
+    nan = perhaps_nan(schema, task.file)
+    return files.write(table, schema, others(), values_of(table, task.file), task.file.spec_id, nan)
 
 
 def _files_of(table: Table, snapshot: Snapshot | None) -> dict[str, DataFile]:

@@ -18,8 +18,8 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from broker.errors import ConfigError
-from spark_connector.loads.column_bounds import RowWatch
-from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load
+from spark_connector.loads.column_bounds import RowWatch, with_statistics
+from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load, perhaps_nan
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.request import LOAD_COLUMN
@@ -62,7 +62,12 @@ def _copies(table: Table, task: FileScanTask, undone: pa.Array, own_id: str) -> 
         file = pyarrow.parquet.ParquetFile(source)
         at, watch = _column_of_loads(table, file.schema_arrow), RowWatch(file.schema_arrow)
         with pyarrow.parquet.ParquetWriter(
-            sink, file.schema_arrow, compression="zstd", metadata_collector=footers, store_schema=False
+            sink,
+            file.schema_arrow,
+            compression="zstd",
+            metadata_collector=footers,
+            store_schema=False,
+            write_statistics=with_statistics(file.schema_arrow, perhaps_nan(file.schema_arrow, task.file)),
         ) as writer:
             for batch in file.iter_batches(_ROWS):
                 is_undone = pc.is_in(batch.column(at), value_set=undone)

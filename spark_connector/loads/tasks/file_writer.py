@@ -10,7 +10,7 @@ import contextlib
 import posixpath
 import secrets
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from broker.storage.storage import discard_output
-from spark_connector.loads.column_bounds import Path, RowWatch, floats, leaves, with_nan
+from spark_connector.formats.nested_values import Rows, elements, present
+from spark_connector.loads.column_bounds import Path, RowWatch, floats, with_nan, with_statistics
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.record import LoadError
@@ -157,19 +158,35 @@ class FileWriter:
 def _check_nanoseconds(table: pa.Table, records: pa.Table) -> None:
     """Raise LoadError for a time that readers of INT96 would show as another: they take it for nanoseconds."""
     for name in table.column_names:
-        column = table.column(name)
-        if not pa.types.is_timestamp(column.type):
-            continue
-        numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-        wrong = pc.or_(pc.less(numbers, -_NANOSECONDS), pc.greater(numbers, _NANOSECONDS))
-        if pc.any(wrong).as_py():
-            row = pc.index(wrong, pa.scalar(True)).as_py()
-            topic, partition, offset = (records.column(each)[row].as_py() for each in POSITION)
-            raise LoadError(
-                f"{name} of the record at offset {offset} of topic '{topic}', partition {partition}, lies beyond the "
-                "years 1678 to 2261: the directory has times as INT96, as earlier versions wrote them, and readers "
-                "would show another time. Load into another directory"
-            )
+        first = 0
+        for chunk in table.column(name).chunks:
+            for path, times, rows in _times(chunk, name, np.arange(first, first + len(chunk))):
+                numbers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+                wrong = pc.or_(pc.less(numbers, -_NANOSECONDS), pc.greater(numbers, _NANOSECONDS))
+                if pc.any(wrong).as_py():
+                    row = int(rows[pc.index(wrong, pa.scalar(True)).as_py()])
+                    topic, partition, offset = (records.column(each)[row].as_py() for each in POSITION)
+                    raise LoadError(
+                        f"{path} of the record at offset {offset} of topic '{topic}', partition {partition}, lies "
+                        "beyond the years 1678 to 2261: the directory has times as INT96, as earlier versions wrote "
+                        "them, and readers would show another time. Load into another directory"
+                    )
+            first += len(chunk)
+
+
+def _times(column: pa.Array, path: str, rows: Rows) -> Iterator[tuple[str, pa.Array, Rows]]:
+    """(path, times, the row of each) at every depth. `rows`: those of the elements of `column`."""
+    if pa.types.is_timestamp(column.type):
+        yield path, column, rows
+    elif pa.types.is_struct(column.type):
+        there, rows = present(column, rows)
+        for inner in there.type:
+            yield from _times(there.field(inner.name), f"{path}.{inner.name}", rows)
+    elif pa.types.is_list(column.type) or pa.types.is_map(column.type):
+        there, rows = present(column, rows)
+        keys, items, places = elements(there)
+        for part in (keys, items) if pa.types.is_map(column.type) else (items,):
+            yield from _times(part, path, rows[places])
 
 
 def _copied(rows: pa.Table) -> pa.Table:
@@ -177,11 +194,7 @@ def _copied(rows: pa.Table) -> pa.Table:
 
 
 class _OpenFile:
-    """A parquet file that is being written.
-
-    The columns `without_bounds` may hold NaN. Readers take the bounds in a footer for those of all values, so that they
-    would skip rows, but arrow's writer leaves NaN out of them (that of Spark leaves out the bounds).
-    """
+    """A parquet file that is being written. The columns `without_bounds` may hold NaN."""
 
     def __init__(
         self, layout: FileLayout, output: TaskOutput, values: Values, without_bounds: frozenset[Path] = frozenset()
@@ -235,7 +248,7 @@ class _OpenFile:
         return {
             "compression": layout.compression,
             "use_dictionary": dictionary or False,
-            "write_statistics": _bounded(self._schema, self.without_bounds),
+            "write_statistics": with_statistics(self._schema, self.without_bounds),
             "write_page_index": True,
             "write_page_checksum": True,
             "store_schema": False,
@@ -275,13 +288,6 @@ class CountedFile:
     def close(self) -> None:
         self.closed = True
         self._file.close()
-
-
-def _bounded(schema: pa.Schema, without_bounds: Collection[Path]) -> bool | list[str]:
-    """The columns with statistics, as pyarrow wants them: by their paths in parquet."""
-    if not without_bounds:
-        return True
-    return [".".join(leaf.path) for leaf in leaves(schema) if leaf.path not in without_bounds]
 
 
 def _is_unique(one: pa.Field) -> bool:
