@@ -282,7 +282,9 @@ class Storage:
             if info["type"] == "file":
                 found[name] = int(info["size"])
             elif not name.startswith(("_", ".")):
-                found.update({f"{name}/{file}": size for file, size in self.tree_sizes(f"{path}/{name}").items()})
+                found.update(
+                    {f"{name}/{file}": size for file, size in self.tree_sizes(posixpath.join(path, name)).items()}
+                )
         return found
 
     def data_files(self, path: str) -> dict[str, int]:

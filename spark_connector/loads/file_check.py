@@ -70,7 +70,8 @@ def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
     try:
         source = output.open_input(file.name)
         try:
-            size = int(source.seek(0, io.SEEK_END))
+            source.seek(0, io.SEEK_END)  # gives nothing on hdfs://
+            size = source.tell()
             if size != file.size:
                 return f"has {size:,} bytes, not the {file.size:,} that were written"
             source.seek(size - len(wanted))

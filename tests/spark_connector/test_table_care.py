@@ -80,8 +80,8 @@ def test_a_person_compacts_by_function_and_by_command(world: DeltaWorld) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--rewindable", "soon"], "rewindable (--rewindable) must be like 30s"),
-        (["--target-file-size", "big"], "target_file_size (--target-file-size) must be a size"),
+        (["--rewindable", "soon"], "--rewindable must be like 30s"),
+        (["--target-file-size", "big"], "--target-file-size must be a size"),
     ],
 )
 def test_what_makes_no_sense_is_refused(world: DeltaWorld, words: list[str], message: str) -> None:
