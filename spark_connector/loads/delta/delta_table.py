@@ -296,7 +296,13 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             self._changes, self._decided = self._read_changes(record, files), record.load_id
         if planned is None:
             return
-        self._changes()
+        try:
+            self._changes()
+        except FileNotFoundError:
+            if not self.is_overtaken(record):
+                raise
+            self._new = None
+            return  # the winner has removed the changes, and `append` refuses the number
         if not planned.table.make(self.output):
             there = self._fitted(self._reopened(), planned.record, planned.layout)
             if there.schema != planned.fitted.schema:
