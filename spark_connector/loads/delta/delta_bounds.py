@@ -27,10 +27,13 @@ _SURE_DIGITS: Final = 15
 """So many digits of a decimal survive a double."""
 _SURE_SCALE: Final = 22
 """Powers of ten up to this one are doubles."""
+_PLAIN: Final = 1e-5, 1e16
+"""From the first up to the second a double is written without an exponent, with which readers take no decimal."""
+_PLAIN_SCALE: Final = 5
 
 _DEAD: Final = "makes the table unreadable: it is outside of the years 1 to 9999"
 _LOST: Final = "hides rows from filters: it is no finite number"
-_BESIDE: Final = "hides rows from filters: it has more digits than a double"
+_BESIDE: Final = "hides rows from filters: it has more digits than a double, or needs an exponent"
 
 
 def refuse_wrong_bounds(rows: pa.Table, table: DeltaTable, position: Sequence[str]) -> None:
@@ -53,7 +56,7 @@ def _why(kind: pa.DataType) -> str | None:
     if pa.types.is_floating(kind):
         return _LOST
     if pa.types.is_decimal(kind):
-        return None if kind.precision <= _SURE_DIGITS and kind.scale <= _SURE_SCALE else _BESIDE
+        return None if kind.precision <= _SURE_DIGITS and kind.scale <= _PLAIN_SCALE else _BESIDE
     return None
 
 
@@ -85,7 +88,7 @@ def _is_wrong(column: pa.Array) -> pa.Array:
 
 
 def _is_inexact(column: pa.Array) -> pa.Array:
-    """Whether the bound is another number: deltalake divides two doubles, and writes the result's shortest text."""
+    """Whether readers take another bound or none: deltalake divides two doubles, and writes the shortest text."""
     precision, scale = column.type.precision, column.type.scale
     if scale > _SURE_SCALE:
         return pc.not_equal(column, pa.scalar(Decimal(0), column.type))
@@ -94,7 +97,9 @@ def _is_inexact(column: pa.Array) -> pa.Array:
     )
     bounds: Any = pc.divide(whole.cast(pa.string()).cast(pa.float64()), 10.0**scale)
     wide = pa.decimal256(precision + 19, scale + 17)  # a double's text has at most 17 digits
-    return pc.not_equal(bounds.cast(pa.string()).cast(wide), column.cast(wide))
+    size = pc.abs(bounds)
+    exponent = pc.or_(pc.and_(pc.greater(size, 0.0), pc.less(size, _PLAIN[0])), pc.greater_equal(size, _PLAIN[1]))
+    return pc.or_(exponent, pc.not_equal(bounds.cast(pa.string()).cast(wide), column.cast(wide)))
 
 
 def _refuse(row: pa.Table, leaf: Leaf, value: pa.Scalar, why: str, position: Sequence[str]) -> None:
