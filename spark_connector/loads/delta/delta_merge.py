@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError
 from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of
 from spark_connector.loads.changes import DELETED, OFFSET, PLACE
+from spark_connector.loads.delta.delta_bounds import refuse_wrong_bounds
 from spark_connector.loads.last_changes import StoredRows, stored_columns
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.tasks.required import refuse_nulls
@@ -34,8 +35,8 @@ _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPRO
 def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properties: CommitProperties) -> bool:
     """Merge into this state of the table, in one commit. False when no row changes, and nothing was committed.
 
-    Raises LoadError for a change that cannot be ordered, for a null in a column that the table requires, and
-    DeltaError.
+    Raises LoadError for a change that cannot be ordered, for a null in a column that the table requires, for a value
+    whose bounds would be wrong (delta_bounds.py), and DeltaError.
     """
     version = table.version()
     stored = StoredRows(changes, upsert)
@@ -45,6 +46,7 @@ def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properti
     if wanted.num_rows:
         written = wanted.filter(pc.invert(wanted.column(DELETED)))
         refuse_nulls(written, pa.schema(table.schema().to_arrow()), PLACE)
+        refuse_wrong_bounds(written, table, PLACE)
         columns = {_quoted(name): f"s.{_quoted(name)}" for name in wanted.column_names if name != DELETED}
         gone = (field.name for field in table.schema().fields if field.name not in wanted.column_names)
         replaced = {**columns, **{_quoted(name): "NULL" for name in gone}}  # columns that records no longer have

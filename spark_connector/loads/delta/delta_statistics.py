@@ -47,11 +47,7 @@ class TableStatistics:
     values are in the log."""
 
     def __init__(self, schema: pa.Schema, partitioning: Sequence[str], configuration: Mapping[str, str]) -> None:
-        there = [leaf for leaf in leaves(schema) if leaf.plain]
-        is_measured = _measured(schema.names, configuration)
-        self._leaves = [
-            leaf for place, leaf in enumerate(there) if leaf.path[0] not in partitioning and is_measured(place, leaf)
-        ]
+        self._leaves = measured_leaves(schema, partitioning, configuration)
 
     @classmethod
     def of_table(cls, table: DeltaTable) -> TableStatistics:
@@ -85,6 +81,13 @@ class TableStatistics:
                 "nullCount": counts,
             }
         )
+
+
+def measured_leaves(schema: pa.Schema, partitioning: Sequence[str], configuration: Mapping[str, str]) -> list[Leaf]:
+    """The columns and fields of which a file's statistics tell; see `TableStatistics`."""
+    there = [leaf for leaf in leaves(schema) if leaf.plain]
+    is_measured = _measured(schema.names, configuration)
+    return [leaf for place, leaf in enumerate(there) if leaf.path[0] not in partitioning and is_measured(place, leaf)]
 
 
 def _measured(names: Sequence[str], configuration: Mapping[str, str]) -> Callable[[int, Leaf], bool]:
