@@ -7,102 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.archive.archive_manager import ANSWER_S, ArchiveManager, ArchiveStatus, _producers, _sweep
+from broker.archive.archive_manager import ANSWER_S, _producers, _sweep
 from broker.archive.archive_state import Sweep
-from broker.archive.archived_read import ArchiveReader
 from broker.archive.copier import CopyFailed
-from broker.archive.layout import PartitionPlace, new_object_name
+from broker.archive.layout import new_object_name
 from broker.archive.log_beginning import state_from
 from broker.archive.manifest import Add, Manifest, Truncate
 from broker.archive.manifest_store import ManifestStore
 from broker.archive.verify import verify_partition
-from broker.clock import ManualClock
-from broker.config.archive_settings import ArchiveSettings
 from broker.errors import BrokerError
-from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import encode_snapshot
-from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
+from tests.support.archiving_log import ARCHIVED, DELAY_MS, PLACE, TOPIC_ID, TP, Broker
 from tests.support.away_store import AwayStore
-from tests.support.batches import NOW, append, batch, fill, open_log
-
-TP = TopicPartition("t", 0)
-TOPIC_ID = uuid.UUID(int=7)
-PLACE = PartitionPlace("cluster", TOPIC_ID, 0)
-ARCHIVED = LogConfig(
-    remote_storage_enable=True,
-    segment_bytes=1_000,
-    local_retention_bytes=1_000,
-    retention_ms=-1,
-    file_delete_delay_ms=0,
-)
-DELAY_MS = 60_000
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-
-
-class Broker:
-    """One broker's manager and its log of the partition."""
-
-    def __init__(self, tmp_path: Path, store: AwayStore, number: int = 1, log: Log | None = None) -> None:
-        self.clock = ManualClock(NOW)
-        self.log = log or open_log(tmp_path / f"broker-{number}" / "t-0", ARCHIVED, self.clock)
-        self.metrics = TopicMetrics()
-        self.epoch = 0
-        reader = ArchiveReader(
-            store,
-            tmp_path / f"cache-{number}",
-            max_bytes=1 << 26,
-            threads=1,
-            clock=self.clock,
-        )
-        settings = ArchiveSettings(archive_delete_delay_ms=DELAY_MS)
-        self.manager = ArchiveManager(
-            store,  # type: ignore[arg-type]
-            "cluster",
-            number,
-            settings,
-            self.clock,
-            reader.partition,
-        )
-
-    def lead(self, epoch: int) -> None:
-        log, self.epoch = self.log, epoch
-        self.manager.lead(TP, log, TOPIC_ID, {}, epoch, lambda: log.log_end_offset, self.metrics)
-
-    @property
-    def status(self) -> ArchiveStatus:
-        (status,) = self.manager.statuses()
-        return status
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Tick until it is so. A second passes with each tick."""
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline, (self.status, self.manager.problem)
-            self.log.flush()
-            self.manager.tick()
-            await asyncio.sleep(0.005)
-            self.clock.advance(1_000)
-
-    async def until_archived(self) -> None:
-        """All but the active segment, by this leader."""
-
-        def is_archived() -> bool:
-            known, end = self.status.manifest, self.log.active_base_offset
-            return known is not None and known.epoch >= self.epoch and end <= known.end == self.log.archived_end
-
-        await self.until(is_archived)
+from tests.support.batches import append, batch, fill
 
 
 @pytest.fixture
@@ -591,33 +517,5 @@ def test_a_topic_made_from_an_archive_goes_on_with_that_archive(tmp_path: Path, 
         assert manifest(store).end > before.end
         assert sum(isinstance(change, Add) for change in changes(store)) > len(before.segments)
         await new.manager.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_record_of_the_future_is_a_problem_that_is_said_once(
-    tmp_path: Path, store: AwayStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It keeps its segment on the disk, and once that is archived, all records in the archive."""
-
-    async def scenario() -> None:
-        broker = Broker(tmp_path, store)
-        kept = replace(ARCHIVED, local_retention_bytes=-2, local_retention_ms=HOUR_MS, retention_ms=DAY_MS)
-        broker.log.config = replace(kept, message_timestamp_after_max_ms=2**63 - 1)
-        broker.lead(0)
-        append(broker.log, batch(b"x", timestamp=NOW + 400 * DAY_MS))
-        fill(broker.log, 20)
-        await broker.until_archived()
-        broker.clock.advance(2 * DAY_MS)
-        for _ in range(3):
-            assert broker.log.apply_retention() == 0
-        assert "the segment at offset 0 has a record of the future" in broker.status.problem
-        assert "398.0 days ahead" in broker.status.problem
-        assert broker.status.problem in broker.manager.problem
-        assert [one.levelname for one in caplog.records if "of the future" in one.message] == ["WARNING"]
-        broker.clock.advance(402 * DAY_MS)
-        assert broker.log.apply_retention() > 0
-        assert broker.status.problem == ""
-        await broker.manager.close()
 
     asyncio.run(scenario())

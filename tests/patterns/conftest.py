@@ -1,3 +1,5 @@
+"""The judges of patterns: RE2/J and java.util.regex, in one Java process."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -110,6 +110,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
     ("broker/tools/main.py", "broker.errors.ConnectionFailed"): "the same",
     ("broker/tools/main.py", "broker.errors.ConfigError"): "the same",
+    ("broker/tools/main.py", "broker.verdict.CheckFailed"): "the same",
+    ("broker/tools/main.py", "broker.verdict.Verdict"): "the same",
+    ("broker/tools/main.py", "broker.tools.spelling.spoken"): "the same",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
     ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
