@@ -85,9 +85,10 @@ def test_everything_outlives_a_restart_and_a_kill(broker: BrokerProcess) -> None
 
 
 def test_it_takes_little_memory(broker: BrokerProcess) -> None:
+    """Of its own: what is mapped of libraries' files, another 16 MB, depends on what else the machine has read of them."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
-    resident_kb = int(status.partition("VmRSS:")[2].split()[0])
-    assert resident_kb * 1024 < 45e6
+    own_kb = int(status.partition("RssAnon:")[2].split()[0])
+    assert own_kb * 1024 < 30e6
     assert "may act as a broker" not in broker.output
 
 
