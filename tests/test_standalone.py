@@ -85,7 +85,7 @@ def test_everything_outlives_a_restart_and_a_kill(broker: BrokerProcess) -> None
 
 
 def test_it_takes_little_memory(broker: BrokerProcess) -> None:
-    """Of its own: what is mapped of libraries' files, another 16 MB, depends on what else the machine has read of them."""
+    """Its own: of libraries, another 16 MB, so much is mapped as the machine has read of their files."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
     own_kb = int(status.partition("RssAnon:")[2].split()[0])
     assert own_kb * 1024 < 30e6

@@ -228,7 +228,7 @@ async def test_a_failed_append_changes_nothing(code: ErrorCode, shown: ErrorCode
 
 
 async def test_slow_followers_are_not_waited_for_for_ever() -> None:
-    async with running(share_coordinator_write_timeout_ms=1) as shares:
+    async with running(share_coordinator_write_timeout_ms=250) as shares:
         await shares.coordinator.initialize(KEY, 1, 3)
         shares.store.gate.clear()
         await refused(shares.coordinator.write(KEY, write(7)), ErrorCode.coordinator_not_available)
