@@ -193,9 +193,9 @@ class Sender:
         now = time.monotonic()
         self._renew_metadata(now)
         self._time_out(now)
-        refused = self._transactions.unsent_error() if self._transactions is not None else None
-        if refused is not None:  # a transaction that cannot be committed any more
-            self._give_up_unsent(refused)
+        if self._transactions is not None:
+            for (queue, batch), error in self._transactions.give_up_unsent(self._accumulator.drain):
+                self._give_up(queue, batch, error)
         wake_at = now + _LONGEST_WAIT_S
         ready, look_again = self._accumulator.ready(now)
         if not ready:

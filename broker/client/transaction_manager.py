@@ -8,8 +8,8 @@ writes to them, and `failed` when a batch failed. Thread-safe.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from broker.client.accumulator import PartitionQueue
 from broker.client.cluster import Cluster
@@ -28,6 +28,8 @@ from broker.client.transactional_producer_state import Phase, TransactionState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+
+_Batch = TypeVar("_Batch")
 
 _STILL_ENDING_S: Final = 0.02
 """Wait while the coordinator completes the previous transaction; as in Kafka, shorter than `retry.backoff.ms`."""
@@ -150,9 +152,15 @@ class TransactionManager:
         handle = self._handle
         return handle.identity if handle else None
 
-    def unsent_error(self) -> TransactionError | None:
-        """The error that unsent batches must fail with; None while they may be sent."""
-        return self._state.unsent_error()
+    def give_up_unsent(self, unsent: Callable[[], Iterable[_Batch]]) -> list[tuple[_Batch, TransactionError]]:
+        """The batches that cannot be sent any more, taken out by `unsent()`, each with the error that it fails with.
+
+        None while the transaction can be committed. Under the lock, so that it cannot end in between: the first records
+        of the next transaction would be among them.
+        """
+        with self._lock:
+            error = self._state.unsent_error()
+            return [] if error is None else [(batch, error) for batch in unsent()]
 
     def admit(self, queues: Sequence[PartitionQueue], now: float) -> tuple[list[PartitionQueue], float]:
         """Those of `queues` that are part of the transaction, and when (monotonic seconds) to retry the others.

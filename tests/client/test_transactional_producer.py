@@ -325,6 +325,27 @@ def test_a_reader_of_committed_data_and_librdkafka_see_the_same(
     assert read == expected
 
 
+def test_an_abort_takes_no_record_of_the_next_transaction(producer: Producer, topic: str, broker: Kafka) -> None:
+    drained, next_has_a_record = threading.Event(), threading.Event()
+    drain = producer._accumulator.drain
+
+    def slow_drain() -> list[Any]:
+        drained.set()
+        next_has_a_record.wait(0.5)
+        return drain()
+
+    producer._accumulator.drain = slow_drain  # type: ignore[method-assign]
+    producer.begin_transaction()
+    producer.send(topic, b"aborted", partition=0).result(10)
+    producer.abort_transaction()
+    assert drained.wait(10)
+    producer.begin_transaction()
+    producer.send(topic, b"kept", partition=0)
+    next_has_a_record.set()
+    producer.commit_transaction()
+    assert committed(broker.bootstrap, topic) == [b"kept"]
+
+
 def test_transactions_survive_a_crash_of_the_broker(broker_factory: Callable[..., BrokerProcess]) -> None:
     process = broker_factory({"transaction.state.log.num.partitions": "1"})
     with Cluster(process.bootstrap) as cluster:
