@@ -99,7 +99,7 @@ slow: $(VENV)/.test-installed
 	$(MAKE) test-oldest
 
 explore: $(VENV)/.test-installed
-	$(PYTEST) $(WORKING) -m "hypothesis and not slow" $(EXPLORING)
+	$(PYTEST) $(WORKING) -m "(hypothesis or seeded) and not slow" $(EXPLORING)
 
 bench: $(VENV)/.bench-installed
 	$(BIN)/python -m bench

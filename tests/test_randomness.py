@@ -53,7 +53,7 @@ def test_nothing_is_drawn_without_a_seed() -> None:
         if (name := path.relative_to(TESTS).as_posix()) not in OWN_CHANCE and name not in OWN_PROFILE
         for luck in luck_in(path)
     }
-    assert found == set(), "use noise, seed_of or Random(number): see tests/support/randomness.py"
+    assert found == set(), "use noise, seeded, seed_of or Random(number): see tests/support/randomness.py"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_gate_draws_the_same_in_every_run() -> None:
     header, drawn = shown()
     assert "profile ci" in header
     assert "runs 3" in drawn
-    assert "seed 5" in drawn
+    assert f"seed 5 dice {Random(5).random()}" in drawn
     assert shown() == (header, drawn)
 
 
@@ -105,7 +105,8 @@ def test_an_exploration_draws_by_its_seed_and_ten_times_as_much() -> None:
     assert "seed 17, 10 times as many examples; to repeat one: pytest --hypothesis-profile=explore" in header
     assert drawn.split()[1] == "70"
     assert drawn.split()[4] == "30"
-    assert "seed 17" in drawn
+    assert drawn.endswith(thrown := f"seed 17 dice {Random('17/5').random()}")
+    assert shown(*explore, "-m", "seeded and not hypothesis")[1].endswith(thrown)  # `make explore` chooses dice too
     assert shown(*explore) == (header, drawn)
     assert shown("--hypothesis-profile=explore", "--hypothesis-seed=18")[1] != drawn
     with pytest.raises(AssertionError, match="needs --hypothesis-seed"):

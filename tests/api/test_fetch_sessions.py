@@ -16,6 +16,7 @@ from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import PartitionInfo
 from tests.support.fetch_leader import FetchLeader, seen
+from tests.support.randomness import seeded
 from tests.support.raw_requests import ask_for
 
 NAMES, IDS = 12, 13
@@ -485,7 +486,7 @@ def test_answers_are_those_of_a_look_at_all_partitions(
     tmp_path: Path, seed: int, compares: bool, isolation_level: int
 ) -> None:
     """The client takes what it likes. Without `compares` no time passes, so sessions learn only what waiters learn."""
-    chance = random.Random(seed)
+    chance = seeded(seed)
     happens = RandomLeader(tmp_path, chance, moves_starts=compares)
     leader = happens.leader
     thorough = leader.new_cache()

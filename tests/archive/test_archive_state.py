@@ -7,7 +7,6 @@ the deleted ones, too, and compares them with what the archive holds.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from broker.archive.layout import new_object_name
 from broker.archive.manifest import Add, ArchivedSegment, Change, Entry, EpochStart, Manifest, Mark, Start, Truncate
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from tests.support.archived_segments import archived_segment
+from tests.support.randomness import seeded
 
 Record = tuple[int, int]
 """(leader epoch, a number of its own)."""
@@ -426,7 +426,7 @@ TestArchives = Archives.TestCase
 
 def play(seed: int, steps: int) -> Archives:
     """A round of that many drawn events, judged after each."""
-    dice, round_ = random.Random(seed), Archives()
+    dice, round_ = seeded(seed), Archives()
     round_.begin(dice.random() < 0.5)
     answers = ["ok", "ok", "ok", "ok", "failed", "answer lost"]
 

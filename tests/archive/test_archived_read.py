@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.support.archiving import MIB, PLACE, ArchiveOfLog, archive_closed
 from tests.support.batches import NOW, append, batch, open_log
 from tests.support.fake_s3 import FakeS3
 from tests.support.log_transactions import Producers, stable_end
+from tests.support.randomness import seeded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def last_header(data: bytes) -> BatchHeader:
 def log(tmp_path: Path) -> Log:
     """Some segments of batches of any size, codec and time, in two leader epochs; all but the last are closed."""
     log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=60_000, index_interval_bytes=500))
-    chance = random.Random(5)
+    chance = seeded(5)
     for number in range(400):
         values = [b"x" * chance.choice((10, 100, 2000)) for _ in range(chance.randint(1, 4))]
         times = [NOW + number * 10 + chance.randint(-300, 300) for _ in values]
@@ -92,7 +92,7 @@ def test_the_archive_gives_the_bytes_of_the_log(
     end = log.log_end_offset
     assert (archive.partition.start, archive.partition.end, archive.partition.size) == (0, end, log.size)
     assert archive.partition.segments[-1].end == end
-    chance = random.Random(7)
+    chance = seeded(7)
     for max_bytes in (1, 900, 30_000, 1 << 30):
         for _ in range(12):
             start = chance.randrange(end)
@@ -162,7 +162,7 @@ def test_times_are_found_as_in_the_log(log: Log, archive: ArchiveOfLog, monkeypa
     monkeypatch.setattr("broker.archive.archived_read.CHUNK_BYTES", 10_000)
     end = log.log_end_offset
     records = [(found, time) for found, time in all_times(log)]
-    chance = random.Random(2)
+    chance = seeded(2)
     for _ in range(40):
         ms = NOW + chance.randint(-400, 4400)
         start = chance.choice((0, chance.randrange(end)))
@@ -189,7 +189,7 @@ def test_a_time_after_all_is_known_without_the_store(archive: ArchiveOfLog) -> N
 
 def test_aborted_transactions_are_those_of_the_log_wherever_the_marker_is(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=1_500))
-    producers, chance = Producers(log), random.Random(11)
+    producers, chance = Producers(log), seeded(11)
     for _ in range(300):
         producer = chance.randrange(1, 6)
         producers.send(producer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from broker.archive.chunk_index import INDEX_INTERVAL, Chunk, index_chunk
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, patch_base_offset, walk_batches
 from tests.support.batches import NOW, batch
+from tests.support.randomness import seeded
 
 EPOCHS = ((3, 0), (5, 240))
 
@@ -37,7 +36,7 @@ def test_every_changed_bit_is_noticed() -> None:
     chunk = chunk_of(data, 228, 243)
     assert index_chunk(chunk, data).end == len(data)
     heads = [(position, position + HEADER_SIZE) for position, _ in walk_batches(data)]
-    bodies = random.Random(3).sample(range(len(data)), 40)
+    bodies = seeded(3).sample(range(len(data)), 40)
     places = [*(at for head in heads for at in range(*head)), *bodies]
     for at in places:
         for bit in range(8):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import uuid
 from pathlib import Path
@@ -25,6 +24,7 @@ from broker.log.log_config import LogConfig
 from broker.storage.storage import Storage, open_storage
 from tests.support.batches import NOW, append, batch, open_log
 from tests.support.log_transactions import Producers
+from tests.support.randomness import seeded
 
 PLACE = PartitionPlace("cluster", uuid.UUID(int=7), 0)
 UNLIMITED = 2**63 - 1
@@ -39,7 +39,7 @@ def storage(tmp_path: Path) -> Storage:
 def log(tmp_path: Path) -> Log:
     """Three segments: several epochs, times that fall, a few transactions."""
     log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=2_500, index_interval_bytes=300))
-    dice = random.Random(1)
+    dice = seeded(1)
     for number in range(100):
         times = [NOW + number * 10 + dice.randint(-300, 300) for _ in range(dice.randint(1, 3))]
         append(log, batch(*[b"%d" % number] * len(times), timestamps=times), leader_epoch=number // 40)

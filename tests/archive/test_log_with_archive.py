@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +18,7 @@ from broker.storage.storage import open_storage
 from tests.support.archiving import MIB, archive_all_but_active
 from tests.support.batches import NOW, append, batch, open_log
 from tests.support.log_transactions import Producers, committed_records
+from tests.support.randomness import seeded
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def times_of(log: Log, start: int, max_bytes: int) -> list[tuple[int, int, bytes
 
 def test_records_times_and_epochs_are_the_same(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=4_000, index_interval_bytes=300))
-    chance = random.Random(1)
+    chance = seeded(1)
     for number in range(200):
         times = [NOW + number * 10 + chance.randint(-300, 300) for _ in range(chance.randint(1, 3))]
         append(log, batch(*[b"%d" % number] * len(times), timestamps=times), leader_epoch=number // 40)
@@ -92,7 +92,7 @@ def test_a_newest_record_that_is_archived_is_found_beside_newer_offsets(tmp_path
 @pytest.mark.parametrize("seed", range(3))
 def test_committed_records_are_the_same_wherever_the_markers_are(tmp_path: Path, seed: int) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=1_000))
-    producers, chance = Producers(log), random.Random(seed)
+    producers, chance = Producers(log), seeded(seed)
     for _ in range(200):
         producer = chance.randrange(1, 6)
         producers.send(producer)

@@ -24,6 +24,7 @@ from broker.archive.manifest import (
     from_snapshot,
 )
 from tests.support.archived_segments import archived_segment
+from tests.support.randomness import seeded
 
 MIB = 1 << 20
 
@@ -176,7 +177,7 @@ def test_marks_bound_what_is_read_of_an_object() -> None:
 @given(st.integers(0, 1 << 32))
 def test_each_offset_that_counts_is_in_one_segment(seed: int) -> None:
     """Against a dictionary of offset → object."""
-    chance = random.Random(seed)
+    chance = seeded(seed)
     manifest, expected = Manifest(), dict[int, str]()
     for _ in range(30):
         change = random_change(chance, manifest)

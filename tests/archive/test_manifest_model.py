@@ -25,6 +25,7 @@ from broker.archive.manifest_json import decode_entry
 from broker.archive.manifest_store import CommitLost, ManifestStore
 from broker.storage.storage import Storage
 from tests.support.archived_segments import archived_segment
+from tests.support.randomness import seeded
 
 TOPIC_ID = uuid.UUID(int=9)
 FAULTS = ("none", "none", "none", "before", "after", "exists", "late")
@@ -164,7 +165,7 @@ def test_one_lineage_whoever_writes_and_whatever_the_store_answers(seed: int) ->
         patch.setattr(manifest_module, "SNAPSHOT_EVERY", 3)
         patch.setattr(manifest_store, "SNAPSHOT_EVERY", 3)
         patch.setattr(manifest_store, "ThreadPoolExecutor", lambda _: contextlib.nullcontext(InTurn()))
-        play(random.Random(seed))
+        play(seeded(seed))
 
 
 def play(chance: random.Random) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from tests.client.conftest import TopicMaker
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka, await_end
+from tests.support.randomness import seeded
 from tests.support.waiting import eventually
 
 PARTITIONS = 4
@@ -184,7 +184,7 @@ class Crashes(threading.Thread):
         self.count = 0
 
     def run(self) -> None:
-        dice = random.Random(20)
+        dice = seeded(20)
         for _ in range(2):
             before = self._written()
             eventually(lambda before=before: self._written() > before + 500)  # type: ignore[misc]

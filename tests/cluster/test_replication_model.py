@@ -21,6 +21,7 @@ from broker.cluster import controller_state
 from broker.cluster.controller_state import Election, next_state, state_at_start, state_without
 from broker.replica.cluster_metadata import NO_LEADER, PartitionInfo
 from broker.replica.in_sync_state import InSyncState
+from tests.support.randomness import seeded
 
 MODEL = sys.modules[__name__]
 BROKERS = (1, 2, 3)
@@ -437,7 +438,7 @@ STEPS: Steps = {
 
 def walk(model: M, steps: Steps, count: int, seed: int) -> M:
     """A history of so many steps, after which one broker is left. Raises AssertionError with the steps."""
-    dice, taken = random.Random(seed), list[str]()
+    dice, taken = seeded(seed), list[str]()
     model.create()
     names, weights = list(steps), [weight for weight, _ in steps.values()]
     try:

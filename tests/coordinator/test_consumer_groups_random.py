@@ -15,6 +15,7 @@ from broker.errors import BrokerError, ErrorCode
 from tests.coordinator.test_consumer_groups import topic
 from tests.support.consumer_groups import snapshot
 from tests.support.coordinators import Groups, settle
+from tests.support.randomness import seeded
 
 STARTS_AGAIN = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found}
 RETRIES = {
@@ -112,7 +113,7 @@ async def something_happens(
 
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_partition_has_two_owners_and_a_quiet_group_becomes_stable(seed: int) -> None:
-    dice = random.Random(seed)
+    dice = seeded(seed)
     groups = Groups(topics={"t": topic("t", dice.randint(1, 7)), "u": topic("u", 2)})
     await groups.load()
     members = [RandomMember(groups, number, dice) for number in range(5)]

@@ -7,7 +7,6 @@ too weak. The same faults of brokers and links break no promise of the brokers a
 from __future__ import annotations
 
 import contextlib
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +19,7 @@ from tests.support.cluster import ClusterFaults, LinkedCluster, StateWatch
 from tests.support.history import Anomaly, History, anomalies
 from tests.support.history_run import WRITTEN_PARTITIONS, read_what_was_written, run_clients
 from tests.support.planted import planted
+from tests.support.randomness import seeded
 from tests.support.waiting import eventually
 
 SHOWN_BY = {
@@ -70,7 +70,7 @@ def _found(directory: Path, fault: str, *, transactions: bool) -> list[Anomaly]:
     ):
         tps = PARTITIONS if transactions else [*WRITTEN_PARTITIONS, *OFFSETS_PARTITIONS]
         states.follow(tps)
-        faults = ClusterFaults(cluster, HARDEST, random.Random(1), lambda: states.wait_for_isr(tps, 3))
+        faults = ClusterFaults(cluster, HARDEST, seeded(1), lambda: states.wait_for_isr(tps, 3))
         try:
             run_clients(cluster.bootstrap, faults.run_all, history, replicas=3, transactions=transactions)
         except Exception as error:  # of a client, which also notices that something is wrong

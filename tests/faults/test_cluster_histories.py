@@ -7,7 +7,6 @@ history_run.py, the faults those of cluster.py. Half a minute in every test run,
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +30,7 @@ from broker.security.acl_types import (
 from tests.support.cluster import ClusterFaults, KillRounds, LinkedCluster, StateWatch
 from tests.support.history import Anomaly, History, anomalies
 from tests.support.history_run import COPIED_PARTITIONS, SETTINGS, WRITTEN_PARTITIONS, run_clients
+from tests.support.randomness import seeded
 from tests.support.replica_audit import compacted_anomalies, partition_directories, replica_anomalies
 from tests.support.waiting import eventually
 
@@ -92,7 +92,7 @@ def test_ten_minutes_of_faults_break_no_promise(tmp_path: Path, seed: int, zooke
 def test_deaths_of_two_brokers_or_all_break_no_promise(tmp_path: Path, seed: int) -> None:
     """They come back with their disks, so nothing is lost, although more than one dies at a time."""
     with checked_cluster(tmp_path) as (cluster, states, run):
-        dice = random.Random(seed)
+        dice = seeded(seed)
         faults = ClusterFaults(cluster, HARDEST * 2, dice, lambda: states.wait_for_isr(PARTITIONS, 3))
         run(faults.run_all)
         print(f"faults: {dict(faults.made)}")
@@ -104,7 +104,7 @@ def test_faults_break_no_promise_where_acls_and_quotas_decide(tmp_path: Path) ->
     """Clients and brokers are allowed by ACLs what they do, and every client is throttled."""
     with checked_cluster(tmp_path, more=GUARDED) as (cluster, states, run):
         guard(cluster.bootstrap)
-        faults = ClusterFaults(cluster, EVERYTHING, random.Random(7), lambda: states.wait_for_isr(PARTITIONS, 3))
+        faults = ClusterFaults(cluster, EVERYTHING, seeded(7), lambda: states.wait_for_isr(PARTITIONS, 3))
         run(lambda: faults.run(GUARDED_S))
         print(f"faults: {dict(faults.made)}")
 
@@ -133,7 +133,7 @@ def test_two_hundred_kills_under_load_break_no_promise(tmp_path: Path) -> None:
 
 def _disturb(directory: Path, *, seconds: float, seed: int, zookeepers: int = 1, compacted: bool = False) -> None:
     with checked_cluster(directory, zookeepers, compacted=compacted) as (cluster, states, run):
-        dice = random.Random(seed)
+        dice = seeded(seed)
         faults = ClusterFaults(cluster, EVERYTHING, dice, lambda: states.wait_for_isr(PARTITIONS, 3))
         run(lambda: faults.run(seconds))
         print(f"faults: {dict(faults.made)}")
@@ -141,7 +141,7 @@ def _disturb(directory: Path, *, seconds: float, seed: int, zookeepers: int = 1,
 
 def _kill(directory: Path, *, rounds: int, seed: int) -> None:
     with checked_cluster(directory) as (cluster, states, run):
-        kills = KillRounds(cluster, states, WRITTEN_PARTITIONS, OFFSETS_PARTITIONS, random.Random(seed))
+        kills = KillRounds(cluster, states, WRITTEN_PARTITIONS, OFFSETS_PARTITIONS, seeded(seed))
         run(lambda: kills.run(rounds))
         print(f"killed: {dict(kills.made)}")
 
@@ -199,6 +199,6 @@ def test_a_cluster_of_single_replicas_keeps_what_it_acknowledged(tmp_path: Path)
     settings = {**SETTINGS, "offsets.topic.num.partitions": "3"}
     with LinkedCluster(3, tmp_path, settings) as cluster, StateWatch(cluster.zookeeper, history) as states:
         states.follow(WRITTEN_PARTITIONS)
-        faults = ClusterFaults(cluster, ClusterFaults.PROCESSES + ClusterFaults.LINKS, random.Random(1))
+        faults = ClusterFaults(cluster, ClusterFaults.PROCESSES + ClusterFaults.LINKS, seeded(1))
         run_clients(cluster.bootstrap, lambda: faults.run(40), history, transactions=False)
         assert history.states

@@ -5,7 +5,6 @@ Each is answered in a form its client can read, or ends its connection with the 
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_requests import GROUP, TOPIC, HostileRequests
+from tests.support.randomness import seeded
 from tests.support.raw_requests import SERVED, Requests, batch
 
 MAY_WAIT = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
@@ -54,7 +54,7 @@ def test_hostile_values_are_answered_or_end_the_connection(target: BrokerProcess
     @settings(max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 2**32), st.integers(*SERVED[api]))
     def check(seed: int, version: int) -> None:
-        hostile = HostileRequests(random.Random(seed))
+        hostile = HostileRequests(seeded(seed))
         with Requests(target.bootstrap, IMPATIENCE_S if api in MAY_WAIT else PATIENCE_S) as ask:
             ask.socket.sendall(hostile.sound(api, version, correlation_id=5) + marker())
             try:
@@ -71,7 +71,7 @@ def test_hostile_values_are_answered_or_end_the_connection(target: BrokerProcess
 @pytest.mark.parametrize("requests", [1_500, pytest.param(30_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_apis_in_any_order_are_answered_or_end_the_connection(target: BrokerProcess, requests: int) -> None:
     """What one request changed (settings, groups, transactions, topics) the next ones meet."""
-    dice = random.Random(requests)
+    dice = seeded(requests)
     hostile = HostileRequests(dice)
     apis = list(SERVED)
     ask = Requests(target.bootstrap, PATIENCE_S)

@@ -16,6 +16,7 @@ import pytest
 from tests.support.broker_process import BrokerProcess
 from tests.support.history import History
 from tests.support.history_run import SETTINGS, run_clients
+from tests.support.randomness import seeded
 
 
 @pytest.mark.timeout(300)
@@ -31,7 +32,7 @@ def test_a_broker_that_is_killed_and_frozen_for_ten_minutes_breaks_no_promise(tm
 
 def _run(directory: Path, *, seconds: float, seed: int, standalone: bool) -> None:
     with BrokerProcess(directory / "data", SETTINGS, standalone=standalone) as broker:
-        run_clients(broker.bootstrap, lambda: _disturb(broker, seconds, random.Random(seed)), History())
+        run_clients(broker.bootstrap, lambda: _disturb(broker, seconds, seeded(seed)), History())
 
 
 def _disturb(broker: BrokerProcess, seconds: float, dice: random.Random) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import random
 import statistics
 import struct
 import time
@@ -30,6 +29,7 @@ from broker.security.scram import ScramMechanism
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_requests import BITS, HostileRequests
 from tests.support.logged_in import ROOT, LoggedIn, acl_settings
+from tests.support.randomness import seeded
 from tests.support.raw_requests import NO_ID, SERVED, ask_for, batch, fetch_body, versions
 from tests.support.raw_transactions import RawProducer
 from tests.support.waiting import eventually
@@ -104,7 +104,7 @@ class NamedRequests(HostileRequests):
     """One round of requests; the same seed and round make the same requests for other names."""
 
     def __init__(self, names: Names, seed: int, turn: int) -> None:
-        super().__init__(random.Random(seed), names.topic_id)
+        super().__init__(seeded(seed), names.topic_id)
         self._names = names
         self._turn = turn
         self._plain = turn < PLAIN_ROUNDS
@@ -531,7 +531,7 @@ def test_the_time_of_an_answer_does_not_tell_what_exists(target: Target, api: Ap
         for _ in range(3):
             taken: dict[Names, list[float]] = {target.there: [], target.missing: []}
             order = [target.there, target.missing] * 200
-            random.Random(1).shuffle(order)
+            seeded(1).shuffle(order)
             for names in order:
                 body = TIMED[api](names)
                 started = time.perf_counter()

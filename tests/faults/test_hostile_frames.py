@@ -17,6 +17,7 @@ from broker.protocol.api_keys import ApiKey
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_requests import GROUP, TOPIC, HostileRequests
+from tests.support.randomness import seeded
 from tests.support.raw_requests import SERVED, Requests, ask_for, fetch_body
 from tests.support.scrape import Scrape
 from tests.support.waiting import eventually
@@ -105,7 +106,7 @@ class Attacker:
 
 def attack(target: BrokerProcess, frames: int, seed: int) -> None:
     """Until the broker has answered `frames` frames, or closed a connection for them."""
-    dice = random.Random(seed)
+    dice = seeded(seed)
     makes = HostileRequests(dice)
     corpus = [makes.sound(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)] * 3
     attackers = [Attacker(target, dice, corpus) for _ in range(CONNECTIONS)]

@@ -7,7 +7,6 @@ successor as the offset of a group. Whenever the client gives up, a new producer
 from __future__ import annotations
 
 import itertools
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from tests.faults.test_coordinator_failover import INTERNAL, PARTITIONS, REPLICA
 from tests.support.cluster import StateWatch
 from tests.support.history import History
 from tests.support.kafka_java import KafkaJava
+from tests.support.randomness import seeded
 from tests.support.raw_requests import Requests
 from tests.support.raw_transactions import committed_offset, committed_values
 from tests.support.waiting import eventually
@@ -49,7 +49,7 @@ class Work:
             "delivery.timeout.ms": "20000",
             "request.timeout.ms": "5000",
         }
-        self._dice = random.Random(890)
+        self._dice = seeded(890)
         self.told: list[bool | None] = []
 
     def run(self, is_over: threading.Event) -> None:

@@ -21,6 +21,7 @@ from tests.faults.test_cluster_histories import REPLICATED
 from tests.support.cluster import ClusterFaults, LinkedCluster, StateWatch
 from tests.support.history import History, anomalies
 from tests.support.history_run import WRITTEN_PARTITIONS, run_clients
+from tests.support.randomness import seeded
 from tests.support.raw_requests import Requests
 from tests.support.replica_audit import partition_directories, replica_anomalies
 from tests.support.waiting import eventually
@@ -76,14 +77,14 @@ class Reassigner:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_reassignments_among_faults_break_no_promise(tmp_path: Path, seed: int) -> None:
-    history, dice = History(), random.Random(seed)
+    history, dice = History(), seeded(seed)
     kinds = ClusterFaults.PROCESSES + ClusterFaults.LINKS
     with (
         LinkedCluster(4, tmp_path, REPLICATED) as cluster,
         StateWatch(cluster.zookeeper, history) as states,
     ):
         states.follow(WRITTEN_PARTITIONS)
-        reassigner = Reassigner(cluster, states, random.Random(seed))
+        reassigner = Reassigner(cluster, states, seeded(seed))
 
         def disturb() -> None:
             with reassigner:

@@ -6,7 +6,6 @@ the lag of followers are measured with the monotonic clock.
 
 from __future__ import annotations
 
-import random
 import time
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.faults.test_cluster_histories import PARTITIONS, REPLICATED, checked_
 from tests.support.cluster import ClusterFaults, StateWatch
 from tests.support.history import History
 from tests.support.history_run import COPIED_PARTITIONS, WRITTEN_PARTITIONS
+from tests.support.randomness import seeded
 from tests.support.replica_audit import partition_directories
 from tests.support.waiting import eventually
 from tests.support.wall_clocks import movable_clocks
@@ -41,9 +41,7 @@ def test_jumping_clocks_break_no_promise_and_delete_nothing(tmp_path: Path, seed
         movable_clocks(tmp_path, 3) as clocks,
         checked_cluster(tmp_path, more=RETENTION) as (cluster, states, run),
     ):
-        faults = ClusterFaults(
-            cluster, kinds, random.Random(seed), lambda: states.wait_for_isr(PARTITIONS, 3), clocks=clocks
-        )
+        faults = ClusterFaults(cluster, kinds, seeded(seed), lambda: states.wait_for_isr(PARTITIONS, 3), clocks=clocks)
 
         def disturb() -> None:
             faults.run(100)

@@ -29,6 +29,7 @@ from tests.support.batches import NOW, append, append_marker, open_log
 from tests.support.compaction import EAGER, clean, eager_manager, keyed
 from tests.support.follower_log import copy, epochs_in, follow, state_of, stored
 from tests.support.log_transactions import committed_records
+from tests.support.randomness import seeded
 
 LEADER = replace(EAGER, segment_bytes=900, index_interval_bytes=100)
 PLAIN = LogConfig(segment_bytes=900, index_interval_bytes=100)
@@ -143,7 +144,7 @@ def run(root: Path, leader: Leader, steps: list[tuple], config: LogConfig, chanc
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 1 << 30))
 def test_a_copy_is_equal(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], seed: int) -> None:
-    root, chance = tmp_path_factory.mktemp("copy"), random.Random(seed)
+    root, chance = tmp_path_factory.mktemp("copy"), seeded(seed)
     config = replace(PLAIN, segment_bytes=chance.choice([200, 900, 900, 5000]))
     run(root, Leader(root / "data", PLAIN), steps, config, chance)
     shutil.rmtree(root)
@@ -154,7 +155,7 @@ def test_a_copy_is_equal(tmp_path_factory: pytest.TempPathFactory, steps: list[t
 def test_a_copy_of_a_compacted_log_is_equal(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], seed: int
 ) -> None:
-    root, chance = tmp_path_factory.mktemp("compacted"), random.Random(seed)
+    root, chance = tmp_path_factory.mktemp("compacted"), seeded(seed)
     run(root, Leader(root / "data", LEADER), steps, chance.choice([PLAIN, LEADER]), chance)
     shutil.rmtree(root)
 
@@ -214,7 +215,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Log:
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 1 << 40))
 def test_hostile_bytes(tmp_path_factory: pytest.TempPathFactory, history: Log, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = seeded(seed)
     root = tmp_path_factory.mktemp("hostile")
     replica = Replica(root / "t-0", replace(PLAIN, segment_bytes=chance.choice([150, 5000])))
     data = stored(history)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments, Segment, s
 from broker.log.segment_file import SegmentFile, scan_headers
 from broker.records.batch import BatchHeader, patch_base_offset, walk_batches
 from tests.support.batches import NOW, batch
+from tests.support.randomness import seeded
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_was_appended_last_is_found_after_any_appends_and_cuts(
     tmp_path: Path, opened: OpenSegments, seed: int
 ) -> None:
     """The position of the last append is remembered, and must not outlive a cut."""
-    rng, segment, offset = random.Random(seed), create(tmp_path, opened), 0
+    rng, segment, offset = seeded(seed), create(tmp_path, opened), 0
     for _ in range(60):
         if rng.random() < 0.3 and segment.size:
             position, header = rng.choice(list(segment.batches()))
@@ -168,7 +168,7 @@ def test_cut_makes_a_batch_boundary_the_end(tmp_path: Path, opened: OpenSegments
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_cut_leaves_the_indexes_that_a_rebuild_would_make(tmp_path: Path, opened: OpenSegments, seed: int) -> None:
-    rng, segment = random.Random(seed), create(tmp_path, opened)
+    rng, segment = seeded(seed), create(tmp_path, opened)
     times = [NOW + rng.choice([number, -number]) if rng.random() < 0.9 else -1 for number in range(60)]
     for number, time in enumerate(times):
         add(segment, number, b"x" * rng.randint(1, 200), timestamp=time)
@@ -257,7 +257,7 @@ class TestAnIndexThatLies:
         found = {number: segment.locate(number) for number in range(50)}
         slices = {number: self.ends(segment, number) for number in range(50)}
         segment.close()
-        dice = random.Random(seed)
+        dice = seeded(seed)
         path = segment.path(".index")
         data = bytearray(path.read_bytes())
         for at in range(0, len(data) - 8, 8):
@@ -279,7 +279,7 @@ class TestAnIndexThatLies:
 
     @pytest.mark.parametrize("seed", range(10))
     def test_times_of_what_is_left_by_a_cut(self, segment: Segment, seed: int) -> None:
-        dice = random.Random(seed)
+        dice = seeded(seed)
         path, cut = segment.path(".timeindex"), dice.randrange(1, 50)
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), 12):
@@ -290,7 +290,7 @@ class TestAnIndexThatLies:
 
     @pytest.mark.parametrize("seed", range(10))
     def test_times(self, segment: Segment, seed: int) -> None:
-        dice = random.Random(seed)
+        dice = seeded(seed)
         path = segment.path(".timeindex")
         data = bytearray(path.read_bytes())
         for at in range(0, len(data), 12):

@@ -10,6 +10,7 @@ import pytest
 from broker.patterns.java import JavaPattern, UnsupportedPattern
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 from tests.support.pattern_judge import JAVA, PatternJudge
+from tests.support.randomness import seeded
 
 ATOMS = r"""
 a b Z 0 _ - . \. \- ^ $ \d \D \w \W \s \S \b \B \A \z \Z \G \h \v \R \X \N{DIGIT} \p{L} \p{Alpha} \pL \P{Lu} \1
@@ -104,14 +105,14 @@ def test_each_pattern_of_the_table_matches_as_in_java(pattern_judge: PatternJudg
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_patterns_match_as_in_java(pattern_judge: PatternJudge, seed: int) -> None:
-    draw = random.Random(seed)
+    draw = seeded(seed)
     assert compare(pattern_judge, [random_pattern(draw) for _ in range(1500)]) > 400
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_many_random_patterns_match_as_in_java(pattern_judge: PatternJudge, seed: int) -> None:
-    draw = random.Random(seed)
+    draw = seeded(seed)
     compare(pattern_judge, [random_pattern(draw) for _ in range(5000)])
 
 

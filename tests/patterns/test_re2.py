@@ -11,6 +11,7 @@ import pytest
 from broker.patterns import re2
 from broker.patterns.re2 import InvalidPattern, Re2Pattern
 from tests.support.pattern_judge import PatternJudge, re2j
+from tests.support.randomness import seeded
 
 ATOMS = r"""
 a b z A Z 0 9 _ - . \. \- ^ $ \d \D \w \W \s \S \b \B \A \z \Z \pL \PL \p{L} \p{Lu} \p{Greek} \pN \p{Nd} \p{^L}
@@ -83,14 +84,14 @@ def test_each_pattern_of_the_table_is_that_of_re2j(pattern_judge: PatternJudge) 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_patterns_are_those_of_re2j(pattern_judge: PatternJudge, seed: int) -> None:
-    draw = random.Random(seed)
+    draw = seeded(seed)
     assert compare(pattern_judge, [random_pattern(draw) for _ in range(700)]) > 200
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_many_random_patterns_are_those_of_re2j(pattern_judge: PatternJudge, seed: int) -> None:
-    draw = random.Random(seed)
+    draw = seeded(seed)
     compare(pattern_judge, [random_pattern(draw) for _ in range(5000)])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 
@@ -14,6 +13,7 @@ from broker.server import BrokerServer
 from broker.share.persister import SharePartitionKey
 from broker.share.share_partition_state import AcquiredRecords, FetchedBatch, Wanted, acknowledgements
 from broker.share.share_partitions import SharePartition
+from tests.support.randomness import seeded
 from tests.support.replicating import PARTITIONS, Brokers
 
 RECORDS = 1_500
@@ -150,7 +150,7 @@ async def test_the_start_follows_deleted_records(three: Brokers) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_what_was_answered_never_comes_again_while_brokers_restart(three: Brokers, seed: int) -> None:
-    shared, rng = Shared(three), random.Random(seed)
+    shared, rng = Shared(three), seeded(seed)
     key = shared.key(led_by_coordinator=seed == 1)
     await asyncio.to_thread(three.produce, "t", 3 * RECORDS)
     await shared.begin(key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from decimal import Context, Decimal
@@ -31,6 +30,7 @@ from spark_connector.loads.record import LoadError, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import compact, verify
 from tests.support.kafka import Kafka
+from tests.support.randomness import seeded
 from tests.support.table_harness import add_catalog
 from tests.support.topics import Topic
 from tests.support.union_loads import no_session
@@ -302,7 +302,7 @@ def check_iceberg_values(loads: Loads, file: Any, partition_by: list[Transform])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_values_near_the_edges(broker: Kafka, topic: str, tmp_path: Path, format: str, seed: int) -> None:
     """Each transform alone, and a few together."""
-    dice = random.Random(seed)
+    dice = seeded(seed)
     print("seed", seed)
     rows = []
     for _ in range(60):

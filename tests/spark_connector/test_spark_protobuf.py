@@ -6,7 +6,6 @@ from_protobuf itself is in a module that PySpark does not bring. Its parser, Jav
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from spark_connector.formats.protobuf_decoder import ProtobufDecoder
 from spark_connector.formats.protobuf_descriptors import file_of, message_of
 from tests.support.kafka import Kafka
 from tests.support.protobuf_cases import drawn_message, every_kind, hostile
+from tests.support.randomness import seeded
 from tests.support.topics import Topic
 
 SCHEMA = every_kind()
@@ -25,7 +25,7 @@ SCHEMA = every_kind()
 
 def test_columns_are_read_and_written_again(spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path) -> None:
     (tmp_path / "t.desc").write_bytes(SCHEMA.descriptors)
-    dice = Random(1)
+    dice = seeded(1)
     sent = [drawn_message(dice, message_of(SCHEMA)).SerializeToString(deterministic=True) for _ in range(5)]
     before, after = Topic(broker.bootstrap, topic), Topic(broker.bootstrap, f"{topic}-again")
     before.produce([*sent, b"\x08"])
@@ -76,7 +76,7 @@ class Java:
 
 @pytest.mark.parametrize("syntax", ["proto3", "proto2"])
 def test_bad_records_and_nulls_are_those_of_java(spark: SparkSession, syntax: str) -> None:
-    schema, dice = every_kind(syntax), Random(2)
+    schema, dice = every_kind(syntax), seeded(2)
     java = Java(spark, schema)
     sent = [drawn_message(dice, message_of(schema), 0.05).SerializeToString() for _ in range(60)]
     raw = [hostile(dice, one) if index % 3 else one for index, one in enumerate(sent)]

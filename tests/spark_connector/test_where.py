@@ -13,6 +13,7 @@ from pyspark.sql.functions import expr, struct
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.readers import KafkaBatchReader
 from tests.support.kafka import Kafka
+from tests.support.randomness import seeded
 from tests.support.topics import Topic
 
 CONJUNCTIONS = 200
@@ -28,7 +29,7 @@ Term = tuple[str, str]
 
 def fill(topic: Topic) -> int:
     """Records with few different keys, in the partitions of their keys, with times a second apart that go back."""
-    chance = random.Random(33)
+    chance = seeded(33)
     producer = Producer({"bootstrap.servers": topic.bootstrap, "partitioner": "murmur2_random"})
     for number in range(300):
         time = NOON + 1000 * (number + chance.randrange(-20, 20)) + chance.choice([0, 0, 1, 999])
@@ -100,7 +101,7 @@ def conjunction(chance: random.Random) -> Term:
 def test_the_same_rows_pass_as_sparks_own_where_lets_pass(spark: SparkSession, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic, PARTITIONS)
     count = fill(made)
-    chance = random.Random(5)
+    chance = seeded(5)
     terms = [conjunction(chance) for _ in range(CONJUNCTIONS)]
     given = {"kafka.bootstrap.servers": made.bootstrap, "subscribe": topic, "columns": "partition,offset"}
     frame = spark.read.format("pykafka").options(**{**given, "columns": "key,partition,offset,timestamp"}).load()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from tests.support.randomness import seed_of
+from tests.support.randomness import seed_of, seeded
 
 drawn: list[int] = []
 
@@ -34,4 +34,4 @@ TestMachine.settings = settings(max_examples=3, stateful_step_count=2)
 
 
 def test_shown() -> None:
-    print("drawn", len(drawn), hash(tuple(drawn)), "runs", Machine.runs, "seed", seed_of(5))
+    print("drawn", len(drawn), hash(tuple(drawn)), "runs", Machine.runs, "seed", seed_of(5), "dice", seeded(5).random())

@@ -3,7 +3,7 @@
 Hypothesis has two profiles. With `ci`, the default, each test takes its own fixed examples. With `explore` it takes
 ten times as many, by the seed of the run (`make explore SEED=…`, `make slow SEED=…`), and says how to repeat a failure.
 tests/conftest.py loads them and prints them in the header. Nothing else in a test may be left to chance: dice are made
-by `Random(seed_of(…))` or with a fixed seed, bytes that do not compress by `noise`.
+by `seeded(number)` or `Random(seed_of(…))`, bytes that do not compress by `noise`.
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ def begin_test(item: pytest.Item) -> None:
 
 
 def explore(item: pytest.Item) -> None:
-    """Give a test of Hypothesis more examples, and the time for them."""
+    """Mark what draws anew; give a test of Hypothesis more examples, and the time for them."""
     test = getattr(item, "obj", None)
-    if not is_exploring() or not getattr(test, "is_hypothesis_test", False):
+    if not is_exploring():
+        return
+    if getattr(getattr(item, "module", None), "seeded", None) is seeded:
+        item.add_marker(pytest.mark.seeded)
+    if not getattr(test, "is_hypothesis_test", False):
         return
     own = item.get_closest_marker("timeout")
     item.add_marker(pytest.mark.timeout(TIMES * (own.args[0] if own and own.args else _TIMEOUT_S)), append=False)
@@ -83,6 +87,11 @@ def examples(number: int) -> int:
 def seed_of(fixed: int) -> int:
     """`fixed`, or the seed of an exploration."""
     return _run.get("seed", fixed)
+
+
+def seeded(number: int) -> Random:
+    """Dice: the same for each `number` in every run of a gate, others in an exploration."""
+    return Random(f"{_run['seed']}/{number}" if _run else number)
 
 
 def noise(size: int) -> bytes:

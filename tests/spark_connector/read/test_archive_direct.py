@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import pytest
 
@@ -12,6 +11,7 @@ from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.read import archive_reader
 from tests.support.archive_reads import NOON, Filler, Reads, bounds, read_all
 from tests.support.free_ports import refused_port
+from tests.support.randomness import seeded
 from tests.support.topic_archiver import TopicArchiver
 from tests.support.topics import Topic
 
@@ -20,7 +20,7 @@ def test_rows_are_those_of_the_broker_within_any_bounds(
     reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_reader, "READ_BYTES", 700)  # a batch has up to 300
-    rng = random.Random(34)
+    rng = seeded(34)
     topic_of_segments.transact(24)
     end = topic_of_segments.number
     stored = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from spark_connector.read.size_estimator import SizeEstimator
 from tests.conftest import BrokerFactory
 from tests.support.archive_reads import Filler, Reads, StreamQuery, bounds, read_all
 from tests.support.broker_process import BrokerProcess
+from tests.support.randomness import seeded
 from tests.support.scrape import Scrape
 from tests.support.stream_calls import ReaderOf
 from tests.support.topics import Topic
@@ -66,7 +66,7 @@ def offsets(filler: Filler, place: int) -> dict[str, int]:
 
 def test_rows_are_those_of_the_broker_while_segments_move_and_vanish(archiving: BrokerProcess, filler: Filler) -> None:
     """Promise A7, in batches."""
-    reads, rng, producer = Reads(archiving.bootstrap, filler.topic), random.Random(7), filler.producer()
+    reads, rng, producer = Reads(archiving.bootstrap, filler.topic), seeded(7), filler.producer()
     filler.transact(6)
     stored = 0
     for number in range(40):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 
 import pytest
 
@@ -16,6 +15,7 @@ from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.archive_topics import ArchiveOffsetReader
 from spark_connector.read.offset_readers import open_offset_reader
 from tests.support.archive_reads import NOON, Filler, Reads
+from tests.support.randomness import seeded
 from tests.support.topic_archiver import TopicArchiver
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
@@ -32,7 +32,7 @@ def ends(reads: Reads, **more: str) -> dict[str, int]:
 def test_rows_are_those_of_the_broker_up_to_the_archives_end(
     reads: Reads, archiver: TopicArchiver, topic_of_segments: Filler
 ) -> None:
-    rng = random.Random(35)
+    rng = seeded(35)
     topic_of_segments.transact(12)
     for _ in range(6):
         archiver.archive(most=2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 
 import pytest
@@ -19,6 +18,7 @@ from spark_connector.read.planning import limit_bytes, limit_offsets
 from spark_connector.read.readers import KafkaBatchReader
 from spark_connector.read.size_estimator import SizeEstimator
 from tests.support.kafka import Kafka
+from tests.support.randomness import seeded
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import (
     ALL,
@@ -81,7 +81,7 @@ def test_every_partition_gets_its_turn_however_large_its_records(cap: int, rows:
 
 
 def fill(topic: Topic, sizes: Iterable[int], partition: int = 0) -> None:
-    topic.produce((random.Random(size).randbytes(size) for size in sizes), partition)
+    topic.produce((seeded(size).randbytes(size) for size in sizes), partition)
 
 
 def batches(reader: Reader) -> list[tuple[int, int]]:
@@ -104,7 +104,7 @@ def test_batches_have_about_the_bytes_asked_for(
     if not told:
         monkeypatch.setattr(Admin, "describe_log_dirs", not_authorized)
     made = Topic(broker.bootstrap, topic, 2)
-    randomly = random.Random(7)
+    randomly = seeded(7)
     for partition in (0, 1):
         fill(made, (randomly.randrange(2000) for _ in range(1500)), partition)
     found = batches(reader_of(made, maxBytesPerTrigger="300000"))

@@ -6,7 +6,6 @@ Each (partition, offset) from 0 to the end is read exactly once, by every plan.
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from spark_connector import maintenance
 from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.union_read.union_readers import UnionBatchReader
+from tests.support.randomness import seeded
 from tests.support.topic_data import TopicData
 from tests.support.union_loads import UnionLoads, positions
 
@@ -59,7 +59,7 @@ class KilledLoader:
         arguments = json.dumps({name: getattr(loads, name) for name in names})
         self._command = [sys.executable, "-m", "tests.support.union_loads", arguments]
         self._stop = stop
-        self._chance = random.Random(32)
+        self._chance = seeded(32)
         self.kills = 0
 
     def run_one(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from spark_connector.loads.iceberg.iceberg_table import storage_of
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.maintenance import rewind
 from tests.support.crashing import A_KILL, Crash, CrashPoint
+from tests.support.randomness import seeded
 from tests.support.table_harness import IcebergWorld, add_catalog, check_whole, iceberg_world, load_without_result
 
 NOW = CompactionOptions(rewindable_s=0)
@@ -273,7 +273,7 @@ def test_files_are_sorted_as_the_table_wants_it(
         SortField(3, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_LAST),
     )
     table = catalog.create_table("lake.rows", schema, sort_order=order)
-    dice = random.Random(7)
+    dice = seeded(7)
     values = [
         (dice.choice([None, "a1", "a2", "b", "é"]), dice.choice([None, float("nan"), -1.5, 0.5, 2.0]), number)
         for number in range(300)
