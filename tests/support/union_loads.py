@@ -122,7 +122,9 @@ def use_catalog(home: Path, name: str = CATALOG) -> None:
     for key, value in settings.items():
         os.environ[f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}"] = value
     lines = ["catalog:", f"  {name}:", *(f"    {key}: {value}" for key, value in settings.items())]
-    Path(os.environ["PYICEBERG_HOME"], ".pyiceberg.yaml").write_text("\n".join(lines))
+    file = Path(os.environ["PYICEBERG_HOME"], ".pyiceberg.yaml")
+    file.with_suffix(".new").write_text("\n".join(lines))
+    file.with_suffix(".new").replace(file)  # a process may read it while its child comes here
     with suppress(NamespaceAlreadyExistsError):
         load_catalog(name, **settings).create_namespace(_NAMESPACE)
 

@@ -58,7 +58,11 @@ class IcebergPlace:
 
 def open_catalog(name: str) -> Catalog:
     """Raises ConfigError for a catalog that is not configured, or of a kind that a load cannot use."""
-    settings = Config().get_catalog_config(name)
+    try:
+        settings = Config().get_catalog_config(name)
+    except Exception as error:  # of the parser, or an AttributeError for a file that is empty
+        text = text_without_secrets(f"{type(error).__name__}: {first_line(error)}")
+        raise ConfigError(f".pyiceberg.yaml or a variable PYICEBERG_… cannot be read: {text}") from error
     if settings is None:
         raise ConfigError(
             f"no catalog '{name}' is configured: define it in .pyiceberg.yaml (in PYICEBERG_HOME, the home directory "

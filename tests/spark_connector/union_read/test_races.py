@@ -48,7 +48,8 @@ def again_and_again(stop: threading.Event, work: Callable[[], None]) -> Iterator
     finally:
         stop.set()
         thread.join()
-    assert failed == []
+    if failed:
+        raise failed[0]
 
 
 class KilledLoader:
@@ -82,8 +83,10 @@ def test_every_read_has_each_record_once_whatever_happens_meanwhile(
     stop = threading.Event()
     loader = KilledLoader(loads, stop)
     with (
-        again_and_again(stop, loader.run_one),
         again_and_again(stop, lambda: data.produce(10)),
+        again_and_again(
+            stop, loader.run_one
+        ),  # ends before who produces: it says nothing while there is nothing to load
         again_and_again(stop, lambda: compact(loads)),
     ):
         while len(versions) < reads or len({*versions}) < reads // 4 or loader.kills < reads // 8:

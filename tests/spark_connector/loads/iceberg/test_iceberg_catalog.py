@@ -308,3 +308,12 @@ def test_settings_of_catalogs_are_read_from_the_file_of_pyiceberg(
     world.load()
     check_whole(world)
     assert "PYICEBERG_CATALOG__OF-FILE__URI" not in os.environ
+
+
+@pytest.mark.parametrize("text", ["", "lake", "catalog: lake", "catalog:\n  lake: sql", "catalog: [", "- a"])
+def test_a_file_of_pyiceberg_that_is_none_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "environ", {name: of for name, of in os.environ.items() if "PYICEBERG_CATALOG" not in name})
+    (tmp_path / ".pyiceberg.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"\.pyiceberg\.yaml"):
+        open_catalog("lake")
