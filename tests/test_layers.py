@@ -132,6 +132,7 @@ ONLY_IN = {
     "fastapi": {"pykafka_ui/"},
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
+    "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
     "google": {
         "spark_connector/formats/protobuf_descriptors.py",
