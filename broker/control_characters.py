@@ -13,6 +13,11 @@ from typing import Final
 _CONTROL: Final = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+def has_control(text: str) -> bool:
+    """Whether the text has such a character."""
+    return _CONTROL.search(text) is not None
+
+
 def escaped(text: str) -> str:
     r"""The text in one line, with `\n`, `\x1b` and `\u2028` for such characters, as Python writes them."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -122,7 +122,8 @@ class GroupMetrics(CollectorRegistry):
     """The lag of all groups in one snapshot, by the names of kafka_exporter, which dashboards and alerts know.
 
     As there, a partition that a member reads without a committed offset has the offset and the lag -1, so that an alert
-    can find it, and is left out of the sum. What it holds is in `pykafka_ui_consumergroup_unread`.
+    can find it, and is left out of the sum; a topic of which nothing is known has no sum. What such a partition holds
+    is in `pykafka_ui_consumergroup_unread`.
     """
 
     def __init__(self, seen: Snapshot) -> None:
@@ -149,7 +150,6 @@ class GroupMetrics(CollectorRegistry):
             for tp in group.uncommitted:
                 offset.add_metric([name, tp.topic, str(tp.partition)], -1)
                 lag.add_metric([name, tp.topic, str(tp.partition)], -1)
-                sums.setdefault(tp.topic, 0)
             for tp, records in group.unread.items():
                 unread.add_metric([name, tp.topic, str(tp.partition)], records)
             for topic, value in sums.items():

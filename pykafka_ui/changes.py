@@ -187,7 +187,8 @@ class Changes:
 
     def _deletion(self, name: str) -> Change:
         topic = self._console.sampler.watch().topics.get(name)
-        records = f" with at most {counted(topic.records, 'record')}" if topic else ""
+        known = None if topic is None else topic.records
+        records = " and its records" if known is None else f" with at most {counted(known, 'record')}"
         return Change(
             f"Delete the topic {name}{records}. Nothing brings them back.",
             lambda: self._console.change(lambda admin: admin.delete_topics([name])),

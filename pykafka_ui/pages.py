@@ -52,15 +52,16 @@ class Pages:
     def overview(self, request: Request) -> Response:
         found = self._console.sampler.watch()
         busiest = sorted(
-            (one for one in found.topics.values() if not one.internal), key=lambda one: -one.size - one.archived
+            (one for one in found.topics.values() if not one.internal), key=lambda one: -one.size - (one.archived or 0)
         )
-        behind = sorted((one for one in found.groups.values() if one.behind), key=lambda one: -one.behind)
+        behind = sorted((one for one in found.groups.values() if one.behind.total), key=_by_lag, reverse=True)
         return self._render(
             request,
             "overview.html",
             seen=found,
             busiest=busiest[:10],
             behind=behind[:10],
+            unknown=sum(one.has_lag and one.behind.total is None for one in found.groups.values()),
             written=self._console.written(),
             read=self._rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
@@ -79,8 +80,8 @@ class Pages:
             "name": lambda one: one.name,
             "partitions": lambda one: len(one.partitions),
             "replication": lambda one: one.replication,
-            "records": lambda one: one.records,
-            "size": lambda one: one.size + one.archived,
+            "records": lambda one: -1 if one.records is None else one.records,
+            "size": lambda one: one.size + (one.archived or 0),
             "rate": lambda one: rate("records", one.name) or 0,
             "state": lambda one: -one.not_in_sync,
         }
@@ -94,7 +95,7 @@ class Pages:
         keys: dict[str, Callable[[Partition], Any]] = {
             "partition": lambda row: row.index,
             "leader": lambda row: row.leader,
-            "records": lambda row: row.records,
+            "records": lambda row: -1 if row.records is None else row.records,
             "size": lambda row: row.size,
             "state": lambda row: row.state,
         }
@@ -188,7 +189,7 @@ class Pages:
             "state": lambda one: one.state,
             "kind": lambda one: one.kind,
             "members": lambda one: one.members,
-            "lag": lambda one: one.behind,
+            "lag": _by_lag,
         }
         rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
         shown = listing("/groups", rows, keys, sort=sort, page=page, query=q)
@@ -212,7 +213,7 @@ class Pages:
             about=about,
             owners=about.owners if about else {},
             listing=listing(f"/groups/{segment(name)}", one.partitions, keys, sort=sort, page=page),
-            caught_up_s=_caught_up_s(one.behind, self._rate("read", name) or 0, written),
+            caught_up_s=_caught_up_s(one.behind.total or 0, self._rate("read", name) or 0, written),
             is_rate_known=self._rate("read", name) is not None,
         )
 
@@ -278,15 +279,25 @@ class Pages:
             listing=listing("/archive", rows, keys, sort=sort, page=page, query=q),
             archived=sum(one.archived_bytes or 0 for one in archives),
             behind=sum(one.lag_bytes or 0 for one in archives),
+            unknown=any(None in (one.archived_bytes, one.lag_bytes) for one in archives),
             stuck=sum(bool(one.problem) for one in archives),
             partitions=len(archives),
         )
 
 
 def _bytes_per_record(topics: Iterable[Topic]) -> float:
-    known = [one for one in topics if not one.internal and one.size >= 0 and not one.archived]
-    records = sum(one.records for one in known)
-    return sum(one.size for one in known) / records if records else 0.0
+    known = [
+        (one.size, one.records)
+        for one in topics
+        if not one.internal and one.size >= 0 and one.records and one.archived == 0
+    ]
+    return sum(size for size, _ in known) / sum(records for _, records in known) if known else 0.0
+
+
+def _by_lag(group: Group) -> int:
+    """Those come last of which nothing is known."""
+    total = group.behind.total
+    return -1 if total is None else total
 
 
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:

@@ -48,19 +48,21 @@ class Renderer:
         return self.page(request, "error.html", status=status, message=message, every=every)
 
 
-def count(number: float) -> str:
-    """1234567 → "1,234,567"; below ten with one decimal."""
+def count(number: float | None) -> str:
+    """1234567 → "1,234,567"; below ten with one decimal; "?" while it is not known."""
+    if number is None:
+        return "?"
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"
 
 
 def rate(number: float | None) -> str:
     """Of records per second; "?" while it is not known."""
-    return "?" if number is None else count(number)
+    return count(number)
 
 
-def size(number: float) -> str:
-    """Bytes with a unit of 1024, and in a hint all of them; "?" for -1."""
-    return "?" if number < 0 else _hinted(size_text(number), f"{number:,.0f} bytes")
+def size(number: float | None) -> str:
+    """Bytes with a unit of 1024, and in a hint all of them; "?" for -1 and None."""
+    return "?" if number is None or number < 0 else _hinted(size_text(number), f"{number:,.0f} bytes")
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,7 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
 from broker.client.committed_offsets import CommittedOffset, offsets_of_groups
 from broker.client.denials import DENIED
-from broker.client.group_descriptions import lag_of, offsets_of_share_groups
+from broker.client.group_descriptions import offsets_of_share_groups
 from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
@@ -83,7 +83,7 @@ class Sampler:
         self._cluster = Cluster(settings, create_topics=False)
         self._admin = Admin(self._cluster)
         self._sizes: Mapping[TopicPartition, int] = {}
-        self._archived: Mapping[TopicPartition, int] = {}
+        self._archived: Mapping[TopicPartition, int | None] = {}
         self._starts: dict[TopicPartition, int] = {}
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
@@ -330,8 +330,11 @@ class Sampler:
             for tp, one in group.offsets.items()
         }
         values = {("read", name): value for name, value in self._offsets_grown.add(offsets).items()}
-        lags = {("lag", name): float(group.behind) for name, group in groups.items()}
-        self._read.record(time.time(), values | lags | {("lag", ""): sum(lags.values())})
+        behind = {name: group.behind for name, group in groups.items() if group.has_lag}
+        lags = {("lag", name): float(one.total) for name, one in behind.items() if one.total is not None}
+        if lags or not groups:
+            lags["lag", ""] = sum(lags.values())
+        self._read.record(time.time(), values | lags)
 
 
 def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
@@ -348,15 +351,17 @@ def _lags(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[
     for tp, at in group.offsets.items():
         known = partitions.get(tp)
         if known is not None and known.end >= 0:
-            found[tp] = lag_of(at.offset, known.end, group.told.get(tp))
+            lag = group.told.get(tp) if group.is_share else max(0, known.end - at.offset)
+            if lag is not None:
+                found[tp] = lag
     return found
 
 
 def _unread(group: Group, partitions: Mapping[TopicPartition, Partition]) -> dict[TopicPartition, int]:
     if group.is_share:  # what its members begin with is the group's own setting, share.auto.offset.reset
         return {}
-    known = ((tp, partitions[tp]) for tp in group.uncommitted if tp in partitions)
-    return {tp: one.records for tp, one in known if one.start >= 0 and one.end >= 0}
+    known = ((tp, partitions[tp].records) for tp in group.uncommitted if tp in partitions)
+    return {tp: records for tp, records in known if records is not None}
 
 
 def _refuse_all_but_forbidden(error: BrokerError | UnsupportedVersion) -> None:

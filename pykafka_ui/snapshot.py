@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
+from broker.client.group_descriptions import GroupLag
 from broker.protocol.topic_partition import TopicPartition
 
 _KINDS = {
@@ -26,7 +27,7 @@ The offsets of those that write are numbers of batches.
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
     """`start`, `end` and `size` (bytes of the leader's log) are -1 while they are not known. `archived`: bytes in the
-    archive, as far as a broker tells."""
+    archive, 0 without one; None if its leader does not know."""
 
     index: int
     leader: int
@@ -35,18 +36,24 @@ class Partition:
     start: int = -1
     end: int = -1
     size: int = -1
-    archived: int = 0
+    archived: int | None = 0
 
     @property
-    def records(self) -> int:
-        """Offsets between start and end. With compaction or transactions there are fewer records."""
-        return max(self.end - self.start, 0) if self.start >= 0 else 0
+    def records(self) -> int | None:
+        """Offsets between start and end; None if not known. With compaction or transactions there are fewer records."""
+        return max(self.end - self.start, 0) if self.start >= 0 and self.end >= 0 else None
 
     @property
     def state(self) -> str:
         if self.leader < 0:
             return "no leader"
         return "in sync" if len(self.isr) >= len(self.replicas) else "under-replicated"
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None if one of them is."""
+    found = list(counts)
+    return None if None in found else sum(filter(None, found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +63,9 @@ class Topic:
     partitions: tuple[Partition, ...]
 
     @cached_property
-    def records(self) -> int:
-        return sum(one.records for one in self.partitions)
+    def records(self) -> int | None:
+        """None if those of one partition are not known."""
+        return _sum(one.records for one in self.partitions)
 
     @cached_property
     def end(self) -> int:
@@ -70,13 +78,9 @@ class Topic:
         return sum(one.size for one in self.partitions) if all(one.size >= 0 for one in self.partitions) else -1
 
     @cached_property
-    def archived(self) -> int:
-        """Bytes in the archive. What is also on the leaders' disks is in both."""
-        return sum(one.archived for one in self.partitions)
-
-    @cached_property
-    def are_records_known(self) -> bool:
-        return all(one.start >= 0 and one.end >= 0 for one in self.partitions)
+    def archived(self) -> int | None:
+        """Bytes in the archive; None if not known. What is also on the leaders' disks is in both."""
+        return _sum(one.archived for one in self.partitions)
 
     @cached_property
     def replication(self) -> int:
@@ -108,25 +112,20 @@ class Group:
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
     told: Mapping[TopicPartition, int | None] = dataclasses.field(default_factory=dict)
-    """The lags that brokers tell of a share group, which finishes records in any order."""
+    """The lags that brokers tell of a share group, which finishes records in any order; None where they do not know."""
 
     @property
     def is_share(self) -> bool:
         return self.type.lower() == "share"
 
     @cached_property
-    def is_lag_known(self) -> bool:
-        """Of each of its partitions, and of at least one; or what is unread there."""
-        return bool(self.partitions) and all(tp in self.lags or tp in self.unread for tp in self.partitions)
+    def behind(self) -> GroupLag:
+        return self._behind_in(self.partitions)
 
-    @cached_property
-    def lag(self) -> int:
-        return sum(self.lags.values())
-
-    @cached_property
-    def behind(self) -> int:
-        """The lag, and what is in partitions without a committed offset."""
-        return self.lag + sum(self.unread.values())
+    def _behind_in(self, partitions: Iterable[TopicPartition]) -> GroupLag:
+        return GroupLag.of(
+            (True, self.lags.get(tp)) if tp in self.offsets else (False, self.unread.get(tp)) for tp in partitions
+        )
 
     @cached_property
     def partitions(self) -> list[TopicPartition]:
@@ -142,13 +141,11 @@ class Group:
     def topics(self) -> list[str]:
         return sorted({tp.topic for tp in self.partitions})
 
-    def behind_by_topic(self) -> dict[str, tuple[int, int]]:
-        """Topic → lag and unread records there."""
-        found = {topic: [0, 0] for topic in self.topics}
-        for at, counts in enumerate((self.lags, self.unread)):
-            for tp, count in counts.items():
-                found[tp.topic][at] += count
-        return {topic: (lag, unread) for topic, (lag, unread) in found.items()}
+    def behind_by_topic(self) -> dict[str, GroupLag]:
+        found: dict[str, list[TopicPartition]] = {}
+        for tp in self.partitions:
+            found.setdefault(tp.topic, []).append(tp)
+        return {topic: self._behind_in(partitions) for topic, partitions in found.items()}
 
     @property
     def has_lag(self) -> bool:
@@ -206,14 +203,14 @@ class Snapshot:
         """Broker → partitions that it has a replica of."""
         return Counter(replica for one in self.partitions.values() for replica in one.replicas)
 
-    def readers_of(self, topic: str) -> list[tuple[Group, int, int]]:
-        """The groups that have offsets or members of a topic, by id; their lag and their unread records there."""
+    def readers_of(self, topic: str) -> list[tuple[Group, GroupLag]]:
+        """The groups that have offsets or members of a topic, by id, and how far they are behind there."""
         return self._readers.get(topic, [])
 
     @cached_property
-    def _readers(self) -> Mapping[str, list[tuple[Group, int, int]]]:
-        found: dict[str, list[tuple[Group, int, int]]] = {}
+    def _readers(self) -> Mapping[str, list[tuple[Group, GroupLag]]]:
+        found: dict[str, list[tuple[Group, GroupLag]]] = {}
         for _, group in sorted(self.groups.items()):
-            for topic, (lag, unread) in group.behind_by_topic().items():
-                found.setdefault(topic, []).append((group, lag, unread))
+            for topic, behind in group.behind_by_topic().items():
+                found.setdefault(topic, []).append((group, behind))
         return found

@@ -7,15 +7,14 @@ They raise ValueError, which names the field, for whatever is there instead. Pur
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, Final
 
+from broker.control_characters import has_control
 from broker.errors import BrokerError
 from broker.protocol.topic_names import check_topic_name
 
 _HIGHEST: Final = (1 << 63) - 1
 _LONGEST: Final = 64 << 10
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def parsed(data: bytes | str) -> Any:
@@ -52,8 +51,9 @@ def flag(value: object, name: str) -> bool:
 
 
 def text(value: object, name: str) -> str:
-    """A text that has no control character, so that it can be shown, and be a part of a name."""
-    if not isinstance(value, str) or len(value) > _LONGEST or _CONTROL.search(value):
+    """A text that has no control character, mark of direction or half of a surrogate pair, so that it can be shown, and
+    be a part of a name."""
+    if not isinstance(value, str) or len(value) > _LONGEST or has_control(value):
         raise _unlike(name, "a text without control characters", value)
     return value
 

@@ -82,6 +82,7 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
+    "broker.control_characters",
     "broker.patterns",
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
@@ -132,6 +133,7 @@ ONLY_IN = {
     "fastapi": {"pykafka_ui/"},
     "jinja2": {"pykafka_ui/render.py"},
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
+    "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
     "google": {
         "spark_connector/formats/protobuf_descriptors.py",

@@ -60,9 +60,10 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[Partition
     return [_status(tp, offsets, known.get(tp, _OfLeader()), open_.get(tp, "")) for tp in partitions]
 
 
-def archived_bytes(admin: Admin) -> dict[TopicPartition, int]:
-    """How much of each partition is in the archive, as far as brokers answer and know it."""
-    return {tp: one.archived_bytes for tp, one in _of_leaders(admin).items() if one.archived_bytes is not None}
+def archived_bytes(admin: Admin) -> dict[TopicPartition, int | None]:
+    """How much of each archived partition is in the archive, as far as brokers answer; None if its leader does not
+    know."""
+    return {tp: one.archived_bytes for tp, one in _of_leaders(admin).items()}
 
 
 def _status(

@@ -93,9 +93,34 @@ def offsets_of_share_groups(
     return found
 
 
-def lag_of(offset: int, end: int, told: int | None = None) -> int:
-    """Records of a partition that a group has still to read. `told`: what the broker says of a share group."""
-    return max(0, end - offset) if told is None else told
+class GroupLag(NamedTuple):
+    """How far a group is behind in its partitions. Sums are of those that are known; None is never a zero."""
+
+    lag: int | None
+    """Records behind the committed offsets; None if it is known of no partition."""
+    unread: int | None
+    """Records in partitions that a member reads without a committed offset: its auto.offset.reset says which it will
+    read. None if there are such partitions, and it is known of none."""
+    unknown: int
+    """Partitions of which it is not known."""
+
+    @classmethod
+    def of(cls, partitions: Iterable[tuple[bool, int | None]]) -> GroupLag:
+        """`partitions`: of each, whether it has a committed offset, and its lag, or else what is unread in it."""
+        counts: dict[bool, list[int | None]] = {True: [], False: []}
+        for is_committed, count in partitions:
+            counts[is_committed].append(count)
+        known = {kind: [one for one in of if one is not None] for kind, of in counts.items()}
+        return cls(
+            sum(known[True]) if known[True] else None,
+            sum(known[False]) if known[False] or not counts[False] else None,
+            sum(len(counts[kind]) - len(known[kind]) for kind in counts),
+        )
+
+    @property
+    def total(self) -> int | None:
+        """The lag with what is unread; None if neither is known."""
+        return None if self.lag is None and not self.unread else (self.lag or 0) + (self.unread or 0)
 
 
 def _all_offsets(groups: Sequence[str]) -> Mapping[str, Any]:

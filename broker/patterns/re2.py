@@ -1,9 +1,9 @@
 """Patterns of the protocol, which Kafka gives to RE2/J: subscriptions (KIP-848), transactional ids (KIP-1152).
 
-RE2 itself reads and matches them, the one within pyarrow, in linear time and without the interpreter's lock. Where it
-and RE2/J differ, the pattern is written in the way that both read alike, or refused: RE2 takes `\\C` and a `{` that is
-repeated, RE2/J `\\é`; RE2 of 2022 does not know `(?<name>`. A pattern that RE2 compiles to more than 8 MiB is refused,
-which RE2/J takes: `\\pL{1000}`.
+RE2 itself reads and matches them, in linear time and without the interpreter's lock. Where it and RE2/J differ, the
+pattern is written in the way that both read alike, or refused: RE2 takes `\\C` and a `{` that is repeated, RE2/J `\\é`.
+RE2 reads a pattern *with* the lock, so what it may cost is bounded: a pattern longer than 4 KiB, or that RE2 compiles
+to more than 1 MiB, is refused. RE2/J takes those: `\\pL{1000}`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 MAX_SECONDS = 10.0
 """Of one call of `matching`. A usual pattern takes some microseconds for a name."""
 
+MAX_BYTES = 4096
+"""Of a pattern. The costliest that were found hold the interpreter's lock for 0.1 s; of 32 KiB, which Kafka's protocol
+admits, for 0.8 s, and with RE2's default of 8 MiB of memory for 2.8 s."""
+
+_MAX_MEMORY = 1 << 20
+
 _NAMES_AT_A_TIME = 100
 
 _PART = re.compile(
@@ -24,7 +30,6 @@ _PART = re.compile(
     |(?P<quoted>\\Q(?:(?!\\E).)*(?:\\E|\Z))
     |(?P<refused>\\C|\{(?:[*+?]|\{(?:0|[1-9]\d*)(?:,(?:0|[1-9]\d*)?)?\}|\d*,?\d{9,}))
     |\\(?P<letter>[^\x00-\x7f])
-    |(?P<named>\(\?<(?=\w))
     |\\?.
     """,
     re.DOTALL | re.VERBOSE | re.ASCII,
@@ -38,30 +43,29 @@ class InvalidPattern(ValueError):
 class Re2Pattern:
     def __init__(self, text: str) -> None:
         """It may take a while: call it in a thread. Raises InvalidPattern."""
-        self._text = _PART.sub(_as_in_re2, text)
-        self._matches(self._text, [""])  # alone: `a)|(b` is no pattern, but would be one in brackets
-        self._whole = rf"\A(?:{self._text})\z"
+        import re2  # 4 MB, and most brokers never see a pattern
+
+        options = re2.Options()
+        options.max_mem = _MAX_MEMORY
+        options.log_errors = False  # on standard error
+        options.never_capture = True
+        try:
+            if len(text.encode()) > MAX_BYTES:
+                raise InvalidPattern(f"it is longer than {MAX_BYTES} bytes")
+            self._compiled = re2.compile(_PART.sub(_as_in_re2, text), options)
+        except re2.error as error:
+            raise InvalidPattern(error.args[0].decode(errors="replace")) from None
+        except UnicodeEncodeError as error:
+            raise InvalidPattern(str(error)) from None
+        re2.purge()  # it would keep 128 patterns, of strangers
 
     def matching(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> Iterator[bool]:
         """Whether the pattern matches each name as a whole. Call it in a thread. Raises InvalidPattern."""
         deadline = clock() + MAX_SECONDS
-        for first in range(0, len(names), _NAMES_AT_A_TIME):
-            if clock() > deadline:
+        for number, name in enumerate(names):
+            if number % _NAMES_AT_A_TIME == 0 and clock() > deadline:
                 raise InvalidPattern(f"matches take longer than {MAX_SECONDS:.0f} s")
-            yield from self._matches(self._whole, names[first : first + _NAMES_AT_A_TIME])
-
-    @staticmethod
-    def _matches(pattern: str, names: Sequence[str]) -> list[bool]:
-        import pyarrow  # 0.2 s, and most brokers never see a pattern
-        from pyarrow import compute
-
-        try:
-            found: list[bool] = compute.match_substring_regex(
-                pyarrow.array(names, pyarrow.string()), pattern
-            ).to_pylist()
-        except (pyarrow.ArrowInvalid, UnicodeEncodeError) as error:
-            raise InvalidPattern(str(error).removeprefix("Invalid regular expression: ")) from None
-        return found
+            yield self._compiled.fullmatch(name) is not None
 
 
 def _as_in_re2(part: re.Match[str]) -> str:
@@ -72,8 +76,4 @@ def _as_in_re2(part: re.Match[str]) -> str:
         raise InvalidPattern(f"{part[0]} has no meaning")
     if part["set"]:
         return re.sub(r"\\(?:([^\x00-\x7f])|.)", lambda escape: escape[1] or escape[0], part[0], flags=re.DOTALL)
-    if part["quoted"] and not (part[0].endswith(r"\E") and len(part[0]) > 3):
-        return part[0] + r"\E"  # else it would quote what follows the pattern
-    if part["named"]:
-        return "(?P<"
     return part["letter"] or part[0]

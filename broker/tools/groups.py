@@ -12,14 +12,13 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
-from broker.client.group_descriptions import lag_of
+from broker.client.group_descriptions import GroupLag
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
@@ -298,18 +297,16 @@ def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition
     if group.group_type != "share":
         return _with_lag(admin, admin.group_offsets(group.group_id), owners)
     shared = admin.share_group_offsets(group.group_id)
-    lags = {tp: one.lag for tp, one in shared.items()}
-    rows = _with_lag(admin, {tp: one.start for tp, one in shared.items()}, owners, lags)
-    return [
-        row._replace(unread=None) for row in rows
-    ]  # share.auto.offset.reset of the group decides, at the first read
+    rows = _with_lag(admin, {tp: one.start for tp, one in shared.items()}, owners)
+    told = {(tp.topic, tp.partition): one.lag for tp, one in shared.items()}
+    # unread: share.auto.offset.reset of the group decides, at the first read
+    return [row._replace(lag=None if row.lag is None else told[row.topic, row.partition], unread=None) for row in rows]
 
 
 def _with_lag(
     admin: Admin,
     committed: Mapping[TopicPartition, int],
     owners: Mapping[TopicPartition, Sequence[str | None]],
-    told: Mapping[TopicPartition, int | None] = MappingProxyType({}),
 ) -> list[GroupPartition]:
     topics = admin.cluster.topics()
     wanted = sorted(committed.keys() | owners.keys())
@@ -319,21 +316,15 @@ def _with_lag(
     rows = []
     for tp in wanted:
         offset, end = committed.get(tp), ends.get(tp)
-        lag = None if offset is None or end is None else lag_of(offset, end, told.get(tp))
+        lag = None if offset is None or end is None else max(0, end - offset)
         unread = ends[tp] - starts[tp] if tp in starts else None
         member_id, host, client_id = (*owners.get(tp, ()), None, None, None)[:3]
         rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, member_id, host, client_id, unread))
     return rows
 
 
-def _total_lag(rows: Iterable[GroupPartition]) -> int:
-    """The sum over the partitions whose lag is known."""
-    return sum(row.lag or 0 for row in rows)
-
-
-def _total_unread(rows: Iterable[GroupPartition]) -> int:
-    """The records in the partitions that have a member and no committed offset."""
-    return sum(row.unread or 0 for row in rows)
+def _sum(rows: Iterable[GroupPartition]) -> GroupLag:
+    return GroupLag.of((True, row.lag) if row.committed is not None else (False, row.unread) for row in rows)
 
 
 def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as_json: bool) -> None:
@@ -353,6 +344,7 @@ def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as
 
 
 def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, Any]:
+    behind = _sum(rows)
     return {
         "group": group.group_id,
         "type": group.group_type,
@@ -362,8 +354,8 @@ def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, 
         "protocolType": group.protocol_type,
         "assignor": group.protocol,
         "coordinator": group.coordinator._asdict(),
-        "lag": _total_lag(rows),
-        "unread": _total_unread(rows),
+        "lag": behind.lag,
+        "unread": behind.unread,
         "members": [
             {
                 "memberId": member.member_id,
@@ -393,7 +385,7 @@ def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
     if without:
         note(
             f"{without} of {len(rows)} partitions of {group} have no committed offset: their lag is not known"
-            + (f", and their logs hold {unread:,} records." if (unread := _total_unread(rows)) else ".")
+            + (f", and their logs hold {unread:,} records." if (unread := _sum(rows).unread) else ".")
         )
 
 
@@ -410,10 +402,10 @@ def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]
     rows = []
     for group, partitions in groups:
         node = f"{group.coordinator.address} ({group.coordinator.id})"
-        lag, unread = _total_lag(partitions), _total_unread(partitions)
+        behind = _sum(partitions)
         epochs = _known(group.epoch), _known(group.assignment_epoch)
         about = (group.group_id, node, group.group_type, group.state, *epochs, group.protocol)
-        rows.append((*about, len(group.members), lag, unread))
+        rows.append((*about, len(group.members), behind.lag, behind.unread))
     print_table(_STATE_COLUMNS, rows)
 
 

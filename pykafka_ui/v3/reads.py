@@ -100,7 +100,7 @@ def topic(view: View, at: At, about: Topic) -> Document:
         "partitions_count": len(about.partitions),
         "partitions": view.link(*at, "partitions"),
         "configs": view.link(*at, "configs"),
-        "records": about.records if about.are_records_known else None,
+        "records": about.records,
         "size_bytes": about.size,
         "archived_bytes": about.archived,
     }
@@ -185,8 +185,8 @@ def group(view: View, at: At, seen: Group) -> Document:
         "consumers": view.link(*at, "consumers"),
         "lag_summary": view.link(*at, "lag-summary"),
         "committed_by": seen.kind,
-        "total_lag": seen.lag,
-        "total_unread": seen.behind - seen.lag,
+        "total_lag": seen.behind.lag,
+        "total_unread": seen.behind.unread,
     }
 
 
@@ -229,7 +229,10 @@ def assignment(view: View, at: At, tp: TopicPartition) -> Document:
 
 @group.has("lag-summary", "KafkaConsumerLagSummary", lambda view, seen: {(): seen})
 def lag_summary(view: View, at: At, seen: Group) -> Document:
-    """The sum of a group's lags, and the largest; and what is unread in partitions without a committed offset."""
+    """The sum of a group's lags, and the largest; and what is unread in partitions without a committed offset.
+
+    Null is what is not known of any partition.
+    """
     largest = max(seen.lags, key=lambda tp: seen.lags[tp], default=None)
     member = _owners(view, seen).get(largest) if largest else None
     return {
@@ -237,9 +240,9 @@ def lag_summary(view: View, at: At, seen: Group) -> Document:
         **{f"max_lag_{name}": value for name, value in _client(member).items()},
         "max_lag_topic_name": largest.topic if largest else "",
         "max_lag_partition_id": largest.partition if largest else -1,
-        "max_lag": seen.lags[largest] if largest else 0,
-        "total_lag": seen.lag,
-        "total_unread": seen.behind - seen.lag,
+        "max_lag": seen.lags[largest] if largest else None,
+        "total_lag": seen.behind.lag,
+        "total_unread": seen.behind.unread,
         "partitions_without_commit": len(seen.uncommitted),
         "max_lag_consumer": view.link("consumer-groups", seen.id, "consumers", member.member_id) if member else None,
         "max_lag_partition": view.link("topics", largest.topic, "partitions", largest.partition) if largest else None,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -110,11 +112,40 @@ def test_a_pattern_that_re_cannot_finish_ends_soon(pattern: str) -> None:
     assert not any(Re2Pattern(pattern).matching(["a" * 249] * 10))
 
 
-@pytest.mark.parametrize("pattern", ["[" * 20_000, "[" + "[:a" * 20_000, r"[\[" * 20_000, "[^" * 20_000])
+@pytest.mark.parametrize("pattern", ["[" * 4000, "[" + "[:a" * 1300, r"[\[" * 1300, "[^" * 2000])
 def test_a_pattern_of_many_brackets_is_read_once(pattern: str) -> None:
     """Python reads it, with the interpreter's lock, before RE2 does."""
     with pytest.raises(InvalidPattern, match="missing closing"):
         Re2Pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "costly", [r"\pL" * 1365, r"\PL?" * 1000, "a{0,9}" * 680, "a?" * 2048, "(?:.{0,31}){0,31}" * 240, r"\pL{1000}"]
+)
+def test_a_costly_pattern_is_read_or_refused_soon(costly: str) -> None:
+    """RE2 reads it with the interpreter's lock: the broker answers nobody meanwhile."""
+    with suppress(InvalidPattern):
+        Re2Pattern(costly)  # what is loaded once
+    began = time.thread_time()
+    with suppress(InvalidPattern):
+        Re2Pattern(costly)
+    assert time.thread_time() - began < 0.5
+
+
+@pytest.mark.parametrize(("pattern", "told"), [("a" * 4097, "longer than 4096 bytes"), (r"\pL{1000}", "too large")])
+def test_a_pattern_that_would_hold_the_broker_is_refused(pattern: str, told: str) -> None:
+    with pytest.raises(InvalidPattern, match=told):
+        Re2Pattern(pattern)
+    assert list(Re2Pattern("|".join([f"topic-{number}" for number in range(350)])).matching(["topic-17", "x"])) == [
+        1,
+        0,
+    ]
+
+
+def test_a_refusal_is_told_to_the_client_only(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(InvalidPattern, match=r"missing \)"):
+        Re2Pattern("(a")
+    assert capfd.readouterr().err == ""
 
 
 def test_matches_that_take_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

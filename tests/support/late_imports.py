@@ -149,8 +149,7 @@ IMPORT_IN_FUNCTION = {
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
-    ("broker/patterns/re2.py", "pyarrow"): "the same, for the few who send a pattern",
-    ("broker/patterns/re2.py", "pyarrow.compute"): "the same",
+    ("broker/patterns/re2.py", "re2"): "4 MB, for the few who send a pattern",
     ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
     ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
     ("spark_connector/cli/load_command.py", "spark_connector.load.run_load"): "the same",

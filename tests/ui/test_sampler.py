@@ -16,6 +16,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import CommittedOffset, GroupOffsets, offsets_of_groups
 from broker.client.consumer import Consumer
+from broker.client.group_descriptions import GroupLag
 from broker.client.partition_offsets import LATEST, known_offsets
 from broker.client.producer import Producer
 from broker.embedded import EmbeddedCluster
@@ -59,11 +60,11 @@ def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic
         )
         Admin(cluster).delete_records({TopicPartition(topic, 0): 1})
     eventually(lambda: topic in sampler.watch().topics and sampler.watch().topics[topic].end == 10)
-    eventually(lambda: group in sampler.watch().groups and sampler.watch().groups[group].lag == 3)
+    eventually(lambda: group in sampler.watch().groups and sampler.watch().groups[group].behind.lag == 3)
     seen = sampler.watch()
     assert [(one.end, one.state) for one in seen.topics[topic].partitions] == [(5, "in sync"), (5, "in sync")]
     assert seen.groups[group].kind == "load"
-    assert [(one.id, lag, unread) for one, lag, unread in seen.readers_of(topic)] == [(group, 3, 0)]
+    assert [(one.id, behind) for one, behind in seen.readers_of(topic)] == [(group, GroupLag(3, 0, 0))]
     eventually(lambda: sampler.watch().topics[topic].size > 0)
     assert seen.error == ""
 
@@ -73,9 +74,9 @@ def test_partitions_of_members_without_a_commit_are_unread(
 ) -> None:
     """One that has committed in one of three partitions has not read all."""
 
-    def behind() -> int:
+    def behind() -> int | None:
         found = sampler.watch(groups=True).groups.get(group)
-        return found.behind if found else -1
+        return found.behind.total if found else None
 
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
         Admin(cluster).create_topic(topic, 3)
@@ -89,8 +90,11 @@ def test_partitions_of_members_without_a_commit_are_unread(
         member.commit({TopicPartition(topic, 0): 9})
         eventually(lambda: behind() == 17)
         found = sampler.watch(groups=True).groups[group]
-        assert (found.lag, dict(found.unread)) == (1, {TopicPartition(topic, 1): 6, TopicPartition(topic, 2): 10})
-        assert sampler.watch().readers_of(topic) == [(found, 1, 16)]
+        assert (found.behind.lag, dict(found.unread)) == (
+            1,
+            {TopicPartition(topic, 1): 6, TopicPartition(topic, 2): 10},
+        )
+        assert sampler.watch().readers_of(topic) == [(found, GroupLag(1, 16, 0))]
         member.commit({TopicPartition(topic, 1): 10, TopicPartition(topic, 2): 10})
         eventually(lambda: behind() == 1)
     eventually(lambda: sampler.watch(groups=True).groups[group].assigned == frozenset())
