@@ -92,6 +92,17 @@ def test_each_row_of_an_iceberg_table_is_found_by_its_own_value(tmp_path: Path, 
     assert misses(rows, engines, case.own_values(), ["="]) == ""
 
 
+@pytest.mark.parametrize("name", ["double with NaN", "float with NaN"])
+def test_no_file_with_nan_is_skipped_by_a_number_below(tmp_path: Path, name: str) -> None:
+    """Spark, DuckDB and polars take NaN for above all numbers, and ask Iceberg which files to read."""
+    loaded(tmp_path, CASES[name], "iceberg")
+    table = open_catalog(CATALOG).load_table("lake.rows")
+    for condition in ("c > 1.75", "c >= 2.0", "c is not nan and c != 7.0", "c is nan"):
+        planned = {task.file.file_path for task in table.scan(row_filter=condition).plan_files()}
+        skipped = [task.file for task in table.scan().plan_files() if task.file.file_path not in planned]
+        assert [file.nan_value_counts for file in skipped if file.nan_value_counts != {2: 0}] == [], condition
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_each_row_of_a_directory_is_found_by_its_own_value(tmp_path: Path, name: str) -> None:
     case = CASES[name]
