@@ -254,7 +254,7 @@ def _spark(value: pa.Scalar) -> str:
     if pa.types.is_binary(value.type):
         return f"X'{value.as_py().hex()}'"
     if pa.types.is_date(value.type):
-        if raw(value) == -(2**31):
+        if raw(value) < -(2**31) + 100_000:
             raise UnsayableError("Spark ends such a query by 'integer overflow'")
         return f"date_from_unix_date({raw(value)})"
     if value.type.tz is None:
