@@ -24,7 +24,7 @@ from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
-from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.avro_schema import Field, parse_avro
 from spark_connector.formats.frames import Group, decoded_by_schema
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
@@ -64,9 +64,12 @@ class AvroDecoder:
         return decoded_by_schema(values, self.type, self._group)
 
     def was_written(self, field: str) -> bool:
-        """Whether the schema of a writer whose values were decoded has this field, maybe under an alias of ours."""
-        own = {one.name: {one.name, *one.aliases} for one in parse_avro(self._schema).fields}
-        return any(not own.get(field, {field}).isdisjoint(names) for names in self._written.values())
+        """Whether the schema of a writer whose values were decoded has this field, maybe under an alias of ours.
+
+        A column of a union of several types has a field for each of them, which is no field of a writer's: it is had.
+        """
+        own = {one.name: {one.name, *one.aliases} for one in _top_fields(self._schema)}
+        return field not in own or any(not own[field].isdisjoint(names) for names in self._written.values())
 
     def _plain(self, raw: bytes) -> Any:
         try:
@@ -92,7 +95,7 @@ class AvroDecoder:
         assert self._registry is not None
         schema = self._registry.schema(schema_id)
         try:
-            self._written[schema_id] = {one.name for one in parse_avro(schema).fields}
+            self._written[schema_id] = {one.name for one in _top_fields(schema)}
             return _programs(schema, self._schema, self._most_levels)
         except ConfigError as error:
             return f"schema id {schema_id}: {error}"
@@ -130,3 +133,9 @@ def _programs(writer: AvroSchema, reader: AvroSchema, most_levels: int) -> _Prog
         return _Programs(single, BatchProgram(step, kind))
     except NotByColumns:
         return _Programs(single, None)
+
+
+def _top_fields(schema: AvroSchema) -> list[Field]:
+    """Those of the record that a value is, or of each one that it may be."""
+    top = parse_avro(schema)
+    return [field for one in (top, *top.branches) for field in one.fields]

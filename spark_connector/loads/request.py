@@ -199,10 +199,11 @@ _NOT_TEXT = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
     r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
     r"|[+-]?(nan|infinity)[df]?"
+    r"|\d{2}:\d{2}:\d{2}(\.\d*)?"  # 12:30:00, a TIME since Spark 4.3
     r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2}([t ].*)?)?",  # 2024-01-31, 2024-01-31 10:00, -2024-01-31, a year before Christ
     re.IGNORECASE | re.DOTALL,
 )
-"""Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
+"""Names of directories that Spark reads as a number, a date or a time (and a few more, to be safe)."""
 
 _BLANKS = "".join(map(chr, (*range(33), *range(127, 160))))
 """What Java and Spark pass over at both ends of a number or a date."""
@@ -261,7 +262,7 @@ def misread_directory(value: str) -> str | None:
         return "nothing at all"
     if value == NO_VALUE:
         return "null"
-    return "a number or a date" if _NOT_TEXT.fullmatch(value.strip(_BLANKS)) else None
+    return "a number, a date or a time" if _NOT_TEXT.fullmatch(value.strip(_BLANKS)) else None
 
 
 def values_in_path(name: str) -> dict[str, str | None]:

@@ -174,6 +174,21 @@ def test_a_misspelt_field_of_avro_is_named_and_an_older_writers_is_not(
     assert (result.rows, result.malformed, result.absent_fields) == (2, 0, ("value.c",))
 
 
+@pytest.mark.parametrize("own", ["{}", '["null", {}]', '["long", {}]'])
+def test_the_fields_of_a_record_that_a_writer_puts_into_a_union_are_had(
+    broker: Kafka, topic: str, tmp_path: Path, own: str
+) -> None:
+    loads = Loads(Topic(broker.bootstrap, topic, 1), tmp_path, "delta")
+    fields = (f'{{"name": "{one}", "type": ["null", "long"], "default": null}}' for one in "ab")
+    record = f'{{"type": "record", "name": "R", "fields": [{", ".join(fields)}]}}'
+    with schema_registry() as registry:
+        id_ = registry.register(f"{topic}-value", f'["null", {record}]')
+        loads.topic.produce([b"\0" + id_.to_bytes(4) + b"\x02\x02\x04\x00"])  # R with a = 2; b is null
+        avro = {"valueFormat": "avro", "schema.registry.url": registry.url}
+        result = loads(own.replace("{}", record), options=avro)
+    assert (result.rows, result.malformed, result.absent_fields) == (1, 0, ())
+
+
 def test_the_command_says_so_in_its_last_line(broker: Kafka, topic: str, tmp_path: Path) -> None:
     Topic(broker.bootstrap, topic, 1).produce([b'{"sensor": "roof"}', b'{"sensor": "hall"}'])
     words: tuple[str, ...] = (

@@ -116,7 +116,8 @@ def _around(type: pa.DataType, value: Any) -> Iterator[Any]:
         yield not value
     elif pa.types.is_floating(type):
         kind: Any = np.float32 if type == pa.float32() else np.float64
-        yield from (float(np.nextafter(kind(value), kind(end))) for end in (-INF, INF))
+        with np.errstate(over="ignore"):  # the next one may be infinite
+            yield from (float(np.nextafter(kind(value), kind(end))) for end in (-INF, INF))
         yield from (-INF, INF)
     elif pa.types.is_decimal(type):
         least = Decimal((0, (1,), -type.scale))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import duckdb
@@ -43,8 +43,13 @@ def is_known(engine: str, op: str, value: pa.Scalar) -> bool:
     """Wrong in the engine itself, on tables of other writers, too: test_filters.py holds each."""
     is_float = pa.types.is_floating(value.type)
     is_nan = is_float and math.isnan(value.as_py())
+    is_zero = is_float and value.as_py() == 0
     if engine in ("deltalake dataset", "deltalake to_pandas"):
-        return is_nan and op in ("<", "<=")
+        return (is_nan and op in ("<", "<=")) or (is_zero and op == "in")
+    if engine == "pyarrow":
+        return is_zero and op == "in"
+    if engine == "Spark":
+        return is_zero
     return engine == "pyiceberg" and value.type == pa.float32() and math.isinf(value.as_py())
 
 
@@ -120,6 +125,20 @@ def parquet_engines(path: str) -> dict[str, Find]:
         "polars": _of_polars(pl.scan_parquet(files)),
         "duckdb": _of_duckdb(None, f"read_parquet('{files}')"),
     }
+
+
+def spark_finds(spark: Any, path: str, conditions: Iterable[str]) -> list[Ids]:
+    """The ids that Spark's own reader finds in a directory by each condition, by one job."""
+    spark.read.parquet(path).createOrReplaceTempView("filtered")
+    asked = [f"SELECT {number} AS n, id FROM filtered WHERE {one}" for number, one in enumerate(conditions)]
+    found: list[Ids] = [[] for _ in asked]
+    for row in spark.sql(" UNION ALL ".join(asked)).collect():
+        found[row.n].append(row.id)
+    return [sorted(ids) for ids in found]
+
+
+def spark_condition(column: str, op: str, value: pa.Scalar) -> str:
+    return f"`{column}` {_sql(op, value, _spark)}"
 
 
 def iceberg_engines(table: Table) -> dict[str, Find]:
@@ -223,6 +242,29 @@ def _duck(value: pa.Scalar) -> str:
     if pa.types.is_date(value.type):
         return f"(DATE '1970-01-01' + ({raw(value)})::INTEGER)"
     return f"make_timestamp{'tz' if value.type.tz else ''}({raw(value)}::BIGINT)"
+
+
+def _spark(value: pa.Scalar) -> str:
+    if pa.types.is_integer(value.type):
+        return f"CAST('{value.as_py()}' AS {_SPARK_INTS[value.type.bit_width]})"  # there is no literal of the least one
+    if pa.types.is_string(value.type):
+        return f"CAST(X'{value.as_py().encode().hex()}' AS STRING)"  # a backslash would be an escape
+    if (text := _common(value)) is not None:
+        return text
+    if pa.types.is_binary(value.type):
+        return f"X'{value.as_py().hex()}'"
+    if pa.types.is_date(value.type):
+        if raw(value) < -(2**31) + 100_000:
+            raise UnsayableError("Spark ends such a query by 'integer overflow'")
+        return f"date_from_unix_date({raw(value)})"
+    if value.type.tz is None:
+        return f"CAST(timestamp_micros({raw(value)}) AS TIMESTAMP_NTZ)"
+    if raw(value) < -(2**63) + 1_000_000:
+        raise UnsayableError("Spark ends such a query by 'long overflow'")
+    return f"timestamp_micros({raw(value)})"
+
+
+_SPARK_INTS = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
 
 
 def raw(value: pa.Scalar) -> int:

@@ -97,7 +97,8 @@ def data_file(
             "upper_bounds": high,
             "value_counts": {**statistics.value_counts, **dict.fromkeys(nans, footer.num_rows)},
             "null_value_counts": {**statistics.null_value_counts, **nulls},
-            "nan_value_counts": nans,
+            # Iceberg skips a file of NaN alone for `> 1`, but for Spark, DuckDB and polars NaN is above all numbers.
+            "nan_value_counts": {number: count for number, count in nans.items() if count < footer.num_rows},
         },
     )
     file.spec_id = spec_id

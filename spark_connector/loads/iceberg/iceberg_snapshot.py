@@ -26,13 +26,13 @@ from pyiceberg.manifest import (
     write_manifest_list,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import (
+    CHANGED_PARTITION_COUNT_PROP,
     Operation,
     Snapshot,
-    SnapshotSummaryCollector,
     Summary,
+    UpdateMetrics,
     update_snapshot_summaries,
 )
 
@@ -81,7 +81,7 @@ def write_snapshot(table: Table, change: Change, properties: Mapping[str, str]) 
     try:
         manifests, removed = writer.existing(parent, set(change.removed))
         manifests = [*writer.added(change.added), *writer.merged(manifests)]
-        summary = _summary(metadata, parent, change, removed, properties)
+        summary = _summary(parent, change, removed, properties)
         name = f"snap-{writer.snapshot_id}-0-{uuid.uuid4()}.avro"
         location = table.location_provider().new_metadata_location(name)
         written.append(location)
@@ -195,20 +195,21 @@ class _ManifestWriter:
 
 
 def _summary(
-    metadata: TableMetadata,
     parent: Snapshot | None,
     change: Change,
     removed: Iterable[DataFile],
     properties: Mapping[str, str],
 ) -> Summary:
-    collected, schema, specs = SnapshotSummaryCollector(), metadata.schema(), metadata.specs()
-    for file in change.added:
-        collected.add_file(file, schema, specs[file.spec_id])
-    for file in removed:
-        collected.remove_file(file, schema, specs[file.spec_id])
+    collected, partitions = UpdateMetrics(), set[object]()  # pyiceberg's own collector names them by Python's dates
+    for files, count in ((change.added, collected.add_file), (removed, collected.remove_file)):
+        for file in files:
+            count(file)
+            if len(file.partition):
+                partitions.add((file.spec_id, *map(file.partition.__getitem__, range(len(file.partition)))))
+    changed = {CHANGED_PARTITION_COUNT_PROP: str(len(partitions))} if partitions else {}
     # pyiceberg adds up the totals of any operation but REPLACE, which it does not write itself.
     summary = update_snapshot_summaries(
-        Summary(Operation.OVERWRITE, **collected.build(), **properties),
+        Summary(Operation.OVERWRITE, **collected.to_dict(), **changed, **properties),
         parent.summary.additional_properties if parent and parent.summary else None,
     )
     return Summary(change.operation, **summary.additional_properties)
