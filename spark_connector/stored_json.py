@@ -16,14 +16,35 @@ from broker.protocol.topic_names import check_topic_name
 _HIGHEST: Final = (1 << 63) - 1
 _LONGEST: Final = 64 << 10
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parsed(data: bytes | str) -> Any:
-    """The document. Raises ValueError for what is not JSON, or nested as no document of ours is."""
+    """The document. Raises ValueError for what is not JSON, or is it as no document of ours: nested too deeply, with a
+    name twice (readers differ in which one counts), NaN, or half a character, which nobody could write or show."""
     try:
-        return json.loads(data)
+        plain = data if isinstance(data, str) else data.decode()
+        found = json.loads(plain, object_pairs_hook=_once_each, parse_constant=_no_number)
+        if _HALF.search(plain):
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeError as error:
+        raise ValueError(f"it is no text in UTF-8 ({error.reason})") from None
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen = set[str]()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"it has {twice!r:.60} twice")
+    return found
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def mapping(value: object, name: str) -> dict[str, Any]:
