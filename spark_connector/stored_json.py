@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any, Final
 
 from broker.errors import BrokerError
@@ -37,8 +38,7 @@ def parsed(data: bytes | str) -> Any:
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen = set[str]()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ValueError(f"it has {twice!r:.60} twice")
     return found
 
