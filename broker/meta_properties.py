@@ -17,6 +17,7 @@ from pathlib import Path
 from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
+from broker.stored_names import number_named
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ def _of_another_first(directory: Path, first: Path) -> str:
 def stored_broker_id(directories: Sequence[Path]) -> int | None:
     """The first broker id in the directories, None when there is none. `check_meta_properties` compares them all."""
     ids = (stored["broker.id"] for directory in directories if "broker.id" in (stored := _stored(directory)))
-    return next((int(text) for text in ids if text.isdecimal()), None)
+    return next((number for number in map(number_named, ids) if number is not None), None)
 
 
 def _stored(directory: Path) -> dict[str, str]:

@@ -7,6 +7,8 @@ They raise ValueError, which names the field, for whatever is there instead. Pur
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from typing import Any, Final
 
 from broker.control_characters import has_control
@@ -15,14 +17,34 @@ from broker.protocol.topic_names import check_topic_name
 
 _HIGHEST: Final = (1 << 63) - 1
 _LONGEST: Final = 64 << 10
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def parsed(data: bytes | str) -> Any:
-    """The document. Raises ValueError for what is not JSON, or nested as no document of ours is."""
+    """The document. Raises ValueError for what is not JSON, or is it as no document of ours: nested too deeply, with a
+    name twice (readers differ in which one counts), NaN, or half a character, which nobody could write or show."""
     try:
-        return json.loads(data)
+        plain = data if isinstance(data, str) else data.decode()
+        found = json.loads(plain, object_pairs_hook=_once_each, parse_constant=_no_number)
+        if _HALF.search(plain):
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except UnicodeError as error:
+        raise ValueError(f"it is no text in UTF-8 ({error.reason})") from None
+    return found
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"it has {twice!r:.60} twice")
+    return found
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def mapping(value: object, name: str) -> dict[str, Any]:

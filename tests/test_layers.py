@@ -38,7 +38,7 @@ ROWS: list[set[str]] = [
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
         *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "verdict"),
-        "patterns",
+        *("patterns", "stored_names"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
@@ -82,8 +82,7 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
-    "broker.control_characters",
-    "broker.patterns",
+    *("broker.control_characters", "broker.patterns", "broker.stored_names"),
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",

@@ -25,6 +25,7 @@ from broker.archive.layout import (
 )
 from broker.archive.manifest import Manifest
 from broker.storage.storage import Storage, TooLarge
+from broker.stored_names import number_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _topic(storage: Storage, cluster_id: str, topic_id: uuid.UUID) -> TopicConte
     directory = topic_directory(cluster_id, topic_id)
     names = storage.names(directory)
     name = _name_in(storage, f"{directory}/{TOPIC_FILE}") if TOPIC_FILE in names else None
-    partitions = sorted(int(one) for one in names if one.isdecimal() and one.isascii())
+    partitions = sorted(number for number in map(number_named, names) if number is not None)
     return TopicContents(cluster_id, topic_id, name, DELETED_FILE in names, tuple(partitions))
 
 

@@ -18,6 +18,7 @@ from broker.archive.manifest_store import ManifestStore
 from broker.cluster.deleted_archives import deleted_path
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.storage.url_secrets import text_without_secrets
+from broker.stored_names import number_named
 from broker.zookeeper.archive_nodes import ARCHIVE_ID_KEY, ArchiveNodes, owned_archive
 from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
@@ -86,7 +87,7 @@ class ArchivedTopics:
     def _epochs(self, archive_id: uuid.UUID) -> dict[int, int]:
         """Partition → the last leader epoch in its manifest."""
         names = self._storage.names(topic_directory(self._cluster_id, archive_id))
-        found = sorted(int(name) for name in names if name.isdecimal())
+        found = sorted(number for number in map(number_named, names) if number is not None)
 
         def epoch(partition: int) -> int:
             return ManifestStore(self._storage, self._cluster_id, archive_id, partition).load().epoch

@@ -27,6 +27,7 @@ from broker.log.segment_swap import was_compacted
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.aborted_entries import ENTRY_SIZE, decode_aborted
 from broker.records.batch import BatchHeader, verify_batch
+from broker.stored_names import number_named
 from broker.verdict import Verdict
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
@@ -177,8 +178,9 @@ class _Checker:
     def _check_beside(self) -> Iterator[Problem]:
         for path in sorted(self._directory.glob("*" + SNAPSHOT_SUFFIX)):
             yield from self._looked_at(path, _check_snapshot(path))
-            if self._knows_end and path.stem.isdigit() and int(path.stem) > self._end:
-                yield Problem(path, None, f"is of offset {int(path.stem)}; the log ends at {self._end}")
+            offset = number_named(path.stem)
+            if self._knows_end and offset is not None and offset > self._end:
+                yield Problem(path, None, f"is of offset {offset}; the log ends at {self._end}")
         epochs = self._directory / LEADER_EPOCHS
         try:
             entries = read_epochs(epochs)

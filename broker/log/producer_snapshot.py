@@ -24,6 +24,7 @@ from broker.durable_files import write_atomically
 from broker.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from broker.log.segment import segment_path
 from broker.records.crc32c import crc32c
+from broker.stored_names import number_named
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def load_snapshot(directory: Path, offset: int, now_ms: int) -> ProducerStates |
 def snapshot_offsets(directory: Path) -> list[int]:
     """Offsets of the snapshots in a directory, ascending."""
     stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    return sorted(number for number in map(number_named, stems) if number is not None)
 
 
 def drop_snapshots(directory: Path, *, low: int = 0, high: int | None = None) -> None:

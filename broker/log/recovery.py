@@ -33,6 +33,7 @@ from broker.log.segments import new_segment
 from broker.records.aborted_entries import AbortedEntry
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
+from broker.stored_names import number_named
 
 logger = logging.getLogger(__name__)
 
@@ -274,10 +275,12 @@ def _list_segments(directory: Path) -> tuple[dict[int, int], list[int]]:
                 swaps = True
             elif suffix in _LEFTOVERS:
                 os.unlink(entry.path)
-            elif suffix == ".log" and stem.isdigit():
-                sizes[int(stem)] = entry.stat().st_size
-            elif suffix in _INDEX_SUFFIXES and stem.isdigit():
-                indexes.append((int(stem), suffix, entry.path))
+            elif (base := number_named(stem)) is None:
+                continue
+            elif suffix == ".log":
+                sizes[base] = entry.stat().st_size
+            elif suffix in _INDEX_SUFFIXES:
+                indexes.append((base, suffix, entry.path))
     if swaps:
         finish_swaps(directory)
         return _list_segments(directory)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from broker.log.segment import Segment, segment_path
 from broker.log.segment_file import SegmentFile, scan_headers
+from broker.stored_names import number_named
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,10 @@ def _remove_replaced(directory: Path, base_offset: int, end: int) -> None:
     """Unlink the old segments in [base_offset, end), but not indexes that belong to the new segment already."""
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
-        if suffix not in _SEGMENT_SUFFIXES or not stem.isdigit() or not base_offset <= int(stem) < end:
+        base = number_named(stem)
+        if suffix not in _SEGMENT_SUFFIXES or base is None or not base_offset <= base < end:
             continue
-        is_new = suffix in _INDEXES and int(stem) == base_offset
+        is_new = suffix in _INDEXES and base == base_offset
         if not is_new or _swap_path(directory, base_offset, suffix).exists():
             (directory / name).unlink()
 

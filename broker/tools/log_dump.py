@@ -32,6 +32,7 @@ from broker.records.compression import Codec
 from broker.records.control import read_end_marker
 from broker.records.record import Record, decode_batch
 from broker.share import share_records
+from broker.stored_names import number_named
 from broker.tools.output import as_time, print_lines
 
 Row = dict[str, Any]
@@ -248,7 +249,7 @@ def _decode_transaction_record(key: bytes | None, value: bytes | None) -> tuple[
 def side_files(partition: Path, *, only: frozenset[str] | None = None) -> list[Path]:
     """The side files in a partition's directory with the suffixes `only`, in the order of their offsets."""
     wanted = SIDE_FILES.keys() if only is None else only
-    return sorted(path for path in partition.iterdir() if path.suffix in wanted and path.stem.isdigit())
+    return sorted(path for path in partition.iterdir() if path.suffix in wanted and number_named(path.stem) is not None)
 
 
 def side_file_rows(path: Path) -> list[Row]:
@@ -291,9 +292,10 @@ def _snapshot(path: Path) -> Iterator[Row]:
 
 
 def _base(path: Path) -> int:
-    if not path.stem.isdigit():
+    base = number_named(path.stem)
+    if base is None:
         raise ValueError("its name is not the offset that its segment begins at")
-    return int(path.stem)
+    return base
 
 
 SIDE_FILES: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.durable_files import TEMPORARY_SUFFIX, sync_directory
+from broker.durable_files import TEMPORARY_SUFFIX, sync_directory, write_atomically
 from broker.errors import ConfigError
 from broker.zookeeper.metadata_journal import EMPTY_JOURNAL, damaged, data_of, operation_of, read_journal
 from broker.zookeeper.operations import (
@@ -42,6 +42,8 @@ ROOT = "/"
 _APPLICATION_ID = 0x70796B66
 _FORMAT = 2
 """Raise it when an older version could not read the file. Format 1 is `metadata_journal`."""
+KEPT_SUFFIX = ".format1"
+"""Of the copy of a file of format 1, as it was when it was read for the last time."""
 _PAGE_BYTES = 4096
 _SCHEMA = f"""
 CREATE TABLE nodes (
@@ -254,6 +256,9 @@ class MetadataDatabase:
             new.close()
         with new.path.open("rb") as file:
             os.fsync(file.fileno())
+        if self.path.exists():  # kept for the way back
+            kept = self.path.with_name(self.path.name + KEPT_SUFFIX)
+            write_atomically(kept, self.path.read_bytes(), _OWNER_ONLY)
         new.path.replace(self.path)
         sync_directory(self.path.parent)
 

@@ -22,6 +22,7 @@ from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.cluster_metadata import NO_STATE, BrokerInfo, ClusterMetadata, PartitionInfo, Topic
+from broker.stored_names import number_named
 from broker.zookeeper import znodes
 from broker.zookeeper.archive_nodes import RESTORING
 from broker.zookeeper.config_nodes import QuotaNodes, alter_config, read_config
@@ -170,7 +171,7 @@ class Registry:
         return self._zk.watch_children(znodes.BROKER_IDS, lambda ids: callback(self._read_brokers(ids)))
 
     def _read_brokers(self, names: Collection[str]) -> dict[int, BrokerInfo]:
-        ids = sorted(int(name) for name in names if name.isdecimal())
+        ids = sorted(number for number in map(number_named, names) if number is not None)
         nodes = self._zk.get_many([znodes.broker_path(broker_id) for broker_id in ids])
         found: dict[int, BrokerInfo] = {}
         for broker_id, node in zip(ids, nodes, strict=True):

@@ -30,7 +30,9 @@ from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import heals_by_waiting, one_line
 from spark_connector.stored_json import flag, mapping, parsed, partition, sequence, text, texts, topic, whole, words
 
-_VERSION = 1
+_VERSION, _OF_LATER = 2, ("columns", "dead_letters", "about", "upsert", "fields")
+"""A record has version 2 if one of these, or a count of bad records, is set: a reader of version 1 may ignore them."""
+_LEFT_OUT = ("about", "upsert", "fields")  # while they are unset: readers may not know them
 _LOAD_ID = re.compile(  # ~: of the groups of dead letters
     r"(?P<group>[A-Za-z0-9._~-]{1,240})-(?P<sequence>[0-9]{6,18})-(?P<token>[0-9a-f]{8})"
 )
@@ -92,7 +94,7 @@ class LoadId:
         """Raises LoadError when the text is no load id."""
         parsed = cls.parse(text)
         if parsed is None:
-            raise LoadError(f"'{text}' is no load id")
+            raise LoadError(f"'{text:.300}' is no load id")
         return parsed
 
 
@@ -334,10 +336,15 @@ class LoadRecord:
         for tp, position in sorted(self.positions.items()):
             positions.setdefault(tp.topic, {})[str(tp.partition)] = position
         plain = asdict(replace(self, positions={}))
-        if self.fields is None:
-            del plain["fields"]
-        counts = {"rows": self.rows, "bad_rows": self.bad_rows}
-        return {"version": _VERSION, **plain, **counts, "positions": positions}
+        later = any(plain[name] for name in _OF_LATER) or self.bad_rows is not None
+        for name in _LEFT_OUT:
+            if plain[name] is None:
+                del plain[name]
+        for range in plain["ranges"]:
+            if range["bad"] is None:
+                del range["bad"]
+        bad = {} if self.bad_rows is None else {"bad_rows": self.bad_rows}
+        return {"version": _VERSION if later else 1, **plain, "rows": self.rows, **bad, "positions": positions}
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.to_json(), indent=1).encode()
@@ -346,8 +353,12 @@ class LoadRecord:
     def from_json(cls, document: Mapping[str, Any], where: str) -> LoadRecord:
         """Raises LoadError, naming `where`, for a document that `to_json` cannot have written."""
         try:
-            if document["version"] != _VERSION:
-                raise LoadError(f"{where} was written by another version of this program ({document['version']})")
+            version = whole(mapping(document, "the record")["version"], "version", 1)
+            if version > _VERSION:
+                raise LoadError(
+                    f"it was written by a newer pykafka (record version {version}, this one reads up to {_VERSION}): "
+                    "upgrade"
+                )
             return cls(**_fields(document))
         except LoadError as error:
             raise LoadError(f"{where}: {error}") from error
@@ -355,7 +366,7 @@ class LoadRecord:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
 
     @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> LoadRecord:
+    def from_bytes(cls, data: bytes | str, where: str) -> LoadRecord:
         try:
             document = parsed(data)
         except ValueError as error:

@@ -26,6 +26,7 @@ from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
+from broker.stored_names import number_named
 from spark_connector.offset_store.base import (
     OffsetConflict,
     Offsets,
@@ -78,8 +79,12 @@ class FilesEntry:
         """Raises OffsetStoreError, with the name of the file, for data that `to_bytes` cannot have written."""
         try:
             document = mapping(parsed(data), "the entry")
-            if document.pop("version") != _VERSION:
-                raise OffsetStoreError(f"{where} has a version that this program does not know")
+            version = whole(document.pop("version"), "version", 1)
+            if version > _VERSION:
+                raise OffsetStoreError(
+                    f"{where} was written by a newer pykafka (entry version {version}, this one reads up to "
+                    f"{_VERSION}): upgrade"
+                )
             offsets = offsets_from_json(document.pop("offsets"))
             group = text(document.pop("group"), "group")
             return cls(group, whole(document.pop("sequence"), "sequence", 1), offsets, document)
@@ -130,7 +135,8 @@ class FilesOffsetStore:
         """Numbers of all entries of the group, ascending; with `noted` also of archived ones."""
         suffixes = (_ENTRY, _NOTED) if noted else (_ENTRY,)
         names = (name.rpartition(".") for name in self._storage.names(check_group(group)))
-        return sorted({int(stem) for stem, dot, end in names if dot + end in suffixes and stem.isdigit()})
+        found = {number_named(stem) for stem, dot, end in names if dot + end in suffixes}
+        return sorted(number for number in found if number is not None)
 
     def entry(self, group: str, sequence: int) -> FilesEntry:
         """One entry of the history. Raises OffsetStoreError if it is missing or cannot be parsed."""

@@ -30,6 +30,7 @@ from kazoo.retry import KazooRetry
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from broker.stored_names import number_named
 from spark_connector.offset_store.base import (
     OffsetConflict,
     Offsets,
@@ -257,9 +258,8 @@ class ZooKeeperOffsetStore:
         listings = [
             (topic, self._client.get_children_async(self._full(f"{root}/{topic}"))) for topic in self.children(root)
         ]
-        return {
-            TopicPartition(topic, int(name)) for topic, listing in listings for name in listing.get() if name.isdigit()
-        }
+        found = ((topic, number_named(name)) for topic, listing in listings for name in listing.get())
+        return {TopicPartition(topic, number) for topic, number in found if number is not None}
 
     def _stored(self, group: str, partitions: set[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """(offset, node version) of those partitions that have a node."""

@@ -9,7 +9,6 @@ no topics.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
 from spark_connector.read.stream_offset import StreamOffset, plan_start
+from spark_connector.stored_json import parsed
 
 SizeEstimate = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
 """(offsets read, ends of partitions) → average bytes of the offsets between, where known (listener.RecordSizes)."""
@@ -143,7 +143,7 @@ def _source_lag(index: int, source: Mapping[str, Any], estimate: SizeEstimate | 
 def _offset(value: Any) -> StreamOffset | None:
     """Parse our document, which Spark reports as JSON text or as an object; None for anything else."""
     try:
-        return StreamOffset.from_json(json.loads(value) if isinstance(value, str) else value)
+        return StreamOffset.from_json(parsed(value) if isinstance(value, str) else value)
     except (ConnectorError, ValueError, RecursionError):
         return None
 

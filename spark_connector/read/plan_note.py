@@ -7,6 +7,7 @@ planned once for a DataFrame (by Spark 4.0 for each action); micro-batches say n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence, Sized
@@ -25,9 +26,11 @@ def tell_plan(ranges: Sequence[OffsetRange], *, beside: Sized = ()) -> None:
 
     `beside`: the files of a table that are read, too.
     """
-    if in_spark_worker() and os.environ.get(PLAN_VARIABLE) != "0":
+    if in_spark_worker() and sys.stderr is not None and os.environ.get(PLAN_VARIABLE) != "0":
         files = f" beside {_counted(len(beside), 'file')} of the table" if beside else ""
-        print(f"pykafka: {describe_plan(ranges)}{files}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more: no reason to fail
+            sys.stderr.write(f"pykafka: {describe_plan(ranges)}{files}\n")
+            sys.stderr.flush()
 
 
 def describe_plan(ranges: Sequence[OffsetRange]) -> str:

@@ -27,13 +27,16 @@ The same holds for partitions that appear later.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets, offsets_from_json, offsets_to_json
+from spark_connector.stored_json import mapping, text, whole, words
+
+T = TypeVar("T")
 
 _VERSION = 1
 _UNREADABLE = "PYKAFKA_CHECKPOINT_UNREADABLE"
@@ -74,30 +77,35 @@ class StreamOffset:
     def from_json(cls, document: Any) -> StreamOffset:
         """Parse a document of a checkpoint. Raises ConnectorError when this source did not write it."""
         try:
+            document = mapping(document, "the offset")
             if document["v"] != _VERSION:
                 raise ConnectorError(
                     "PYKAFKA_CHECKPOINT_VERSION",
-                    f"The checkpoint was written in format {document['v']}, this version of the connector reads "
-                    f"{_VERSION}. Use the version that wrote it, or a new checkpoint.",
+                    f"The checkpoint was written in format {document['v']!r:.60}, this version of the connector "
+                    f"reads {_VERSION}. Use the version that wrote it, or a new checkpoint.",
                 )
             return cls(
                 offsets=offsets_from_json(document["topics"]),
-                topic_ids={str(topic): str(value) for topic, value in document.get("ids", {}).items()},
+                topic_ids=_by_name(document, "ids", text),
                 init=offsets_from_json(document["init"]) if "init" in document else None,
                 added=offsets_from_json(document.get("added", {})),
-                skipped={str(topic): int(count) for topic, count in document.get("skipped", {}).items()},
+                skipped=_by_name(document, "skipped", whole),
                 latest=offsets_from_json(document["latest"]) if "latest" in document else None,
-                selects={str(name): str(value) for name, value in document.get("selects", {}).items()},
+                selects=_by_name(document, "selects", words),
                 epochs=offsets_from_json(document.get("epochs", {})),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             if _is_of_spark(document):
                 raise ConnectorError(_UNREADABLE, _continue_at(document)) from error
             raise ConnectorError(
                 _UNREADABLE,
-                f"The checkpoint holds an offset that format pykafka did not write: {document!r} "
+                f"The checkpoint holds an offset that format pykafka did not write: {document!r:.300} "
                 f"({type(error).__name__}: {error}). Use a new checkpoint.",
             ) from error
+
+
+def _by_name(document: Document, name: str, check: Callable[[object, str], T]) -> dict[str, T]:
+    return {key: check(value, name) for key, value in mapping(document.get(name, {}), name).items()}
 
 
 def batch_of(start: Document, end: Document) -> tuple[StreamOffset, StreamOffset]:

@@ -450,7 +450,9 @@ def test_a_file_of_the_first_form_is_taken_over_once(path: Path, tmp_path: Path)
             assert (stat.created_zxid, stat.created_ms) == (8, 200)
             assert store.session_id > 9
         assert path.read_bytes().startswith(b"SQLite format 3\0")
-        assert os.listdir(tmp_path) == ["metadata"]
+        assert sorted(os.listdir(tmp_path)) == ["metadata", "metadata.format1"]
+        kept = tmp_path / "metadata.format1"
+        assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (JOURNAL, 0o600), "for the way back"
 
 
 def test_a_crash_while_it_is_taken_over_leaves_the_first_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -472,7 +474,7 @@ def test_a_crash_while_it_is_taken_over_leaves_the_first_form(tmp_path: Path, mo
         path.write_bytes(JOURNAL)
         with LocalStore(path) as store:
             assert store.children("/a") == ["x-0000000002"]
-        assert os.listdir(tmp_path) == ["metadata"]
+        assert sorted(os.listdir(tmp_path)) == ["metadata", "metadata.format1"]
 
 
 def test_a_torn_write_of_the_first_form_is_left_out_and_damage_is_refused(path: Path) -> None:

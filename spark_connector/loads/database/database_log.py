@@ -20,9 +20,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.database.sql import failure, make_table
-from spark_connector.loads.record import LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.table import TableLog, first_line
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.stored_json import partition, topic, whole
 
 _METADATA = MetaData()
 _LOADS = Table(
@@ -61,7 +62,14 @@ class DatabaseCommitLog(TableLog):
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
         query = sqlalchemy.select(_OFFSETS.c.topic, _OFFSETS.c.partition, _OFFSETS.c.next_offset)
         rows = self._select(query.where(_OFFSETS.c.group_id == self._group))
-        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+        where = f"the offsets of group '{self._group}' in {self._shown}"
+        try:
+            return {
+                TopicPartition(topic(name), partition(index)): whole(offset, "next_offset")
+                for name, index, offset in rows
+            }
+        except ValueError as error:  # a column of SQLite takes values of any type
+            raise LoadError(f"{where} are not what a load has written: {error}") from error
 
     def record(self, sequence: int) -> LoadRecord | None:
         own = _LOADS.c.group_id == self._group, _LOADS.c.sequence == sequence
@@ -161,7 +169,7 @@ class DatabaseCommitLog(TableLog):
         found = []
         for group, sequence, document in self._select(query):
             where = f"load {sequence} of group '{group}' in {self._shown}"
-            record = LoadRecord.from_bytes(document.encode(), where)
+            record = LoadRecord.from_bytes(document, where)
             record.refuse_unless(group, sequence, where)
             found.append(record)
         return found

@@ -29,6 +29,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from broker.stored_names import number_named
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database import sql
 from spark_connector.loads.database.database_log import DatabaseCommitLog
@@ -266,7 +267,8 @@ class DatabaseDestination(TableDestination[TableName]):
         prefix = f"{_PREFIX}{_short(self._group)}_"
         names = sqlalchemy.inspect(self._engine).get_table_names(schema=self.address.schema)
         parts = {name: name.removeprefix(prefix).partition("_")[0] for name in names if name.startswith(prefix)}
-        return {name: int(number) for name, number in parts.items() if number.isdigit()}
+        numbers = {name: number_named(part) for name, part in parts.items()}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _staging(self, load_id: str) -> str:
         parsed = LoadId.of(load_id)

@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, TooLarge
+from broker.stored_names import number_named
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
@@ -519,7 +520,8 @@ class FilesCommitLog(CommitLog):
 
     def _pruned_marks(self) -> list[int]:
         names = self._storage.names(self._group)
-        return [int(name.removesuffix(_PRUNED)) for name in names if name.endswith(_PRUNED)]
+        marks = (number_named(name.removesuffix(_PRUNED)) for name in names if name.endswith(_PRUNED))
+        return [mark for mark in marks if mark is not None]
 
     def _pruned_up_to(self) -> int:
         return max(self._pruned_marks(), default=0)

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Collection
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.stored_names import number_named
 from spark_connector.loads.commit import CommitLog, Newest
 from spark_connector.loads.record import LoadError, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
@@ -63,7 +64,8 @@ class ZooKeeperCommitLog(CommitLog):
         return record
 
     def sequences(self) -> list[int]:
-        return sorted(int(name) for name in self._store.children(self._root) if name.isdigit())
+        numbers = map(number_named, self._store.children(self._root))
+        return sorted(number for number in numbers if number is not None)
 
     def check(self, record: LoadRecord) -> None:
         counted = record.completed({range.tp: range.size for range in record.ranges}, {})

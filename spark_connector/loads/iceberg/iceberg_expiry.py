@@ -27,6 +27,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID
 
 from broker.errors import ConfigError
+from broker.stored_names import number_named
 from spark_connector.loads.iceberg.iceberg_snapshot import LOAD_SUMMARY, delete_files
 
 logger = logging.getLogger("pykafka.spark")
@@ -79,9 +80,10 @@ def _number(metadata: TableMetadata, name: str, default: int) -> int:
     text = metadata.properties.get(name)
     if text is None:
         return default
-    if not text.strip().isdecimal():
+    number = number_named(text.strip())
+    if number is None:
         raise ConfigError(f"the property {name} of the table must be a number, not '{text}'")
-    return int(text)
+    return number
 
 
 def may_delete_files(metadata: TableMetadata) -> bool:

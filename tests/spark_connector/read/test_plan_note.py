@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +67,25 @@ def test_only_a_process_of_sparks_says_it_and_only_if_it_may(
     monkeypatch.setenv(PLAN_VARIABLE, "0")
     tell_plan(ranges(3))
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("state", ["closed", "none", "broken"])
+def test_without_a_standard_error_nothing_fails_and_nothing_is_printed(
+    state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plan_note, "in_spark_worker", lambda: True)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    stream = open(write_end, "w", buffering=1)  # noqa: SIM115 - of a pipe that nobody reads
+    if state == "closed":
+        monkeypatch.setattr(sys, "stderr", closed := io.StringIO())
+        closed.close()
+    else:
+        monkeypatch.setattr(sys, "stderr", stream if state == "broken" else None)
+    tell_plan(ranges(3))
+    assert capsys.readouterr().out == ""
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
 
 
 def test_a_batch_says_it_when_it_is_planned(
