@@ -7,6 +7,26 @@ BIN    := $(VENV)/bin
 LAYERS := tests/test_layers.py
 # Tests that parse all our code, in one process that parses it once.
 PARSING := $(LAYERS) tests/test_declared_packages.py
+# Tests that say what is missing beside a change: a page, a table, a right, a row. They need no server.
+COMPLETE := tests/test_monitoring.py tests/test_conf.py \
+	$(addprefix tests/docs/test_, compare_page.py contributing.py install_page.py promises.py prose.py reference_pages.py snippets.py versions.py walks.py) \
+	$(addprefix tests/docs/test_site.py::test_, \
+		the_first_page_and_that_of_decisions_link_every_page \
+		links_into_the_repository_lead_somewhere \
+		anchors_of_links_into_the_repository_exist \
+		make_targets_that_pages_name_exist \
+		lists_are_lists_in_the_site_too) \
+	tests/api/test_protocol_doc.py \
+	tests/api/test_permissions.py::test_every_api_asks_for_a_right_or_needs_none \
+	tests/log/test_log_config.py::test_every_key_says_what_it_is \
+	tests/spark_connector/options/test_option_table.py \
+	tests/spark_connector/options/test_write_options.py::test_every_declared_option_is_read \
+	tests/spark_connector/loads/test_reading.py::test_each_option_is_kept_or_known_not_to_choose_or_change_records \
+	tests/tools/test_spelling.py::test_every_refusal_that_names_an_argument_names_the_option_instead \
+	$(addprefix tests/tools/test_main.py::test_, \
+		every_command_that_talks_to_a_broker_finds_it_in_the_same_ways \
+		every_help_has_examples_that_are_right \
+		a_flag_has_no_value_in_any_help_and_no_line_wraps)
 # Without bytecode: most modules are never imported, and those that are get compiled by who imports them first.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 PYTEST := $(BIN)/python -m pytest
@@ -53,7 +73,7 @@ help:
 	@echo "make test    install, then run every check and test"
 	@echo "make test-spark VERSION=4.0.5   the connector's tests on that PySpark (4.0.5 to 4.3.0)"
 	@echo "make test-oldest  the tests on the oldest packages that pyproject.toml admits"
-	@echo "make check   lint, format, types and layers; under a minute"
+	@echo "make check   lint, format, types, layers, and what is missing beside a change"
 	@echo "make slow    the many-round tests (kill -9 of broker, driver and worker), and make explore"
 	@echo "make explore SEED=17  the random tests with other, and ten times as many, examples; without SEED with a new one"
 	@echo "make bench   measure; the result goes to docs/performance.md"
@@ -75,7 +95,7 @@ demo: $(VENV)/.demo-installed
 test: export PYTHONHASHSEED := 0
 test: $(VENV)/.test-installed
 	$(MAKE) --jobs=2 $(GROUPED) check test-spark prepared VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)" WORKERS=2
-	$(PYTEST) $(WORKING) $(addprefix --ignore=,$(PARSING))
+	$(PYTEST) $(WORKING) $(addprefix --ignore=,$(PARSING)) $(addprefix --deselect=,$(COMPLETE))
 
 prepared: $(VENV)/.test-installed
 	@$(PYTEST) --collect-only -qqq
@@ -88,10 +108,13 @@ test-oldest: $(OLDEST)/.installed
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python $(OLDEST)/bin/python -m pytest $(WORKING) $(OLDEST_TESTS)
 
 check: $(VENV)/.test-installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check --quiet .
-	$(BIN)/mypy
-	$(PYTEST) -q $(PARSING)
+	@failed=; \
+	run() { name=$$1; shift; echo "--- $$name"; "$$@" || failed="$$failed, $$name"; }; \
+	run "ruff check" $(BIN)/ruff check .; \
+	run "ruff format" $(BIN)/ruff format --check --quiet .; \
+	run "tests" $(PYTEST) -q $(PARSING) $(COMPLETE); \
+	run "mypy" $(BIN)/mypy; \
+	test -z "$$failed" || { echo "failed: $${failed#, }"; exit 1; }
 
 slow: $(VENV)/.test-installed
 	$(PYTEST) -m slow $(EXPLORING)

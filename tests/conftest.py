@@ -134,15 +134,17 @@ def pytest_report_header() -> list[str]:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     randomness.begin_test(item)
+    for broker in broker_process.RUNNING:
+        broker.begin_test()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Show what the brokers said when a test fails."""
+    """Show what the brokers have said since the test began when it fails."""
     report = yield
     if report.failed:
         for broker in broker_process.RUNNING:
-            report.sections.append((f"log of the broker at {broker.bootstrap}", broker.output[-LOG_TAIL:]))
+            report.sections.append((f"log of the broker at {broker.bootstrap}", broker.output_of_test[-LOG_TAIL:]))
     return report
 
 

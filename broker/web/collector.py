@@ -10,7 +10,7 @@ import asyncio
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from broker.cluster.metadata_cache import MetadataCache
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -68,11 +68,16 @@ class MetricSources:
     """What the controller keeps in the archive and cannot write now: backups, topics, deletions."""
 
 
-class _Collected(collections.defaultdict[str, list[Sample]]):
+class _Collected(dict[str, list[Sample]]):
+    """Samples of each declared metric. Raises LookupError for another one."""
+
     def __init__(self) -> None:
-        super().__init__(list)
+        super().__init__((name, []) for name in FAMILIES)
         self.of_groups: dict[str, Samples] = {}
         self._in_slice = 0
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise LookupError(f"no metric {name} is declared: add it to broker/web/families.py, or correct the name here")
 
     async def pause(self) -> None:
         """Called for each thing that was looked at: lets requests be served at the end of a slice."""

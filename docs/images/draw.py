@@ -94,7 +94,7 @@ def overview(look: Colours) -> str:
         *_service(190, "Archive", "S3, HDFS, a directory", look),
         *_service(275, "Schema registry", "Avro, Protobuf, JSON", look),
         *_arrow(270, 100, 380, 100, "records", look, both=True),
-        *_arrow(270, 275, 380, 275, "Arrow columns", look, both=True),
+        *_arrow(270, 275, 380, 275, "record batches", look, both=True),
         *_arrow(630, 52, 740, 52, "registers", look),
         *_arrow(630, 137, 740, 137, "mirror", look, both=True),
         *_arrow(630, 222, 740, 222, "old segments", look, both=True),

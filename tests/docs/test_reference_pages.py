@@ -31,6 +31,11 @@ def test_the_broker_settings_tell_what_the_shipped_file_sets() -> None:
     assert told["embedded.zookeeper.port"] == "2181"
 
 
+def test_a_place_for_no_table_says_what_to_do() -> None:
+    with pytest.raises(LookupError, match="no table nothing: correct the comment on the page, or add it to TABLES"):
+        regenerate("<!-- table: nothing -->\n\n| stale |\n<!-- end of table -->")
+
+
 def test_a_table_that_differs_is_seen() -> None:
     stale = "<!-- table: options -->\n\n| stale |\n<!-- end of table -->"
     assert regenerate(stale) != stale

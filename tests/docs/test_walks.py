@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.source_tree import ROOT
 
-WALKS = sorted((ROOT / "docs" / "walks").glob("*.md"))
+WALKS = [*sorted((ROOT / "docs" / "walks").glob("*.md")), ROOT / "docs" / "architecture.md"]
 STOP = re.compile(r"\[`([\w.]+)`\]\(([^)]+\.py)\)")
 
 
@@ -37,7 +37,7 @@ def defined(file: Path) -> set[str]:
 @pytest.mark.parametrize("walk", WALKS, ids=[walk.stem for walk in WALKS])
 def test_every_stop_exists(walk: Path) -> None:
     stops = STOP.findall(walk.read_text(encoding="utf-8"))
-    assert len(stops) >= 12
+    assert len(stops) >= (8 if walk.stem == "architecture" else 12)
     missing = []
     for name, link in stops:
         file = (walk.parent / link).resolve()

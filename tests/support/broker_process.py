@@ -6,6 +6,7 @@ Called by the fixtures of tests/conftest.py and by tests/faults and bench/. It i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ class BrokerProcess(EmbeddedBroker):
         """Without `zookeeper` it starts one of its own, which takes a second; `standalone` it needs none."""
         settings = {**({"zookeeper.connect": zookeeper} if zookeeper else {}), **(overrides or {})}
         super().__init__(data_dir, settings, standalone=standalone)
+        self._test_began = 0
 
     @property
     def pid(self) -> int:
@@ -43,6 +45,18 @@ class BrokerProcess(EmbeddedBroker):
     def output(self) -> str:
         """All the broker has logged, over every start."""
         return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
+
+    def begin_test(self) -> None:
+        """What is logged from now on is of another test."""
+        self._test_began = self.log_file.stat().st_size if self.log_file.exists() else 0
+
+    @property
+    def output_of_test(self) -> str:
+        """What the broker has logged since the running test began, all if it began with the test."""
+        with contextlib.suppress(FileNotFoundError), self.log_file.open("rb") as log:
+            log.seek(self._test_began)
+            return log.read().decode(errors="replace")
+        return ""
 
     def _launch(self) -> None:
         super()._launch()

@@ -203,8 +203,14 @@ def names(text: str) -> list[str]:
 
 
 def regenerate(text: str) -> str:
-    """`text` with every generated part as the code has it. Raises KeyError for an unknown name."""
-    return BLOCK.sub(lambda match: f"{match[1]}{TABLES[match['name']]()}\n{match[3]}", text)
+    """`text` with every generated part as the code has it. Raises LookupError for an unknown name."""
+
+    def made(match: re.Match[str]) -> str:
+        if match["name"] not in TABLES:
+            raise LookupError(f"no table {match['name']}: correct the comment on the page, or add it to TABLES")
+        return f"{match[1]}{TABLES[match['name']]()}\n{match[3]}"
+
+    return BLOCK.sub(made, text)
 
 
 def _shown_default(one: Setting, shipped: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.support.broker_process import BrokerProcess
@@ -13,6 +14,7 @@ MANAGER = "kafka_server_replicamanager_"
 TRAFFIC = "kafka_server_brokertopicmetrics_"
 CONTROLLER = "kafka_controller_kafkacontroller_"
 ELECTIONS = "kafka_controller_controllerstats_leaderelections_total"
+OF_ARCHIVES = re.compile(r"^\w*(remote(?!time)|archive)\w*[ {]", re.MULTILINE)
 SETTINGS = {
     "metrics.listener": "HTTP://127.0.0.1:0",
     "replica.lag.time.max.ms": "30000",
@@ -47,6 +49,7 @@ def test_a_lost_follower_and_a_lost_leader_show_in_the_metrics(tmp_path: Path, z
         assert Scrape(one.metrics_url).total(f"{CONTROLLER}activecontrollercount") == 1, "the first that started"
         elections = Scrape(one.metrics_url).total(ELECTIONS)
         shows(one, f"{MANAGER}underreplicatedpartitions", 0)
+        assert not OF_ARCHIVES.search(Scrape(one.metrics_url).text), "samples of an archive that is not there"
 
         two.kill()
         shows(one, f"{MANAGER}leadercount", 2)
