@@ -60,13 +60,16 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 OLDEST := $(VENV)/oldest
 OLDEST_TESTS ?= tests --ignore=$(LAYERS)
 
+# What `make costs` runs; all takes three quarters of an hour.
+COSTS ?= tests
+
 # The seed of what is drawn anew, by `make explore` and `make slow`; `make test` draws the same in every run.
 ifndef SEED
 SEED := $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 endif
 EXPLORING := --hypothesis-profile=explore --hypothesis-seed=$(SEED)
 
-.PHONY: help demo test prepared test-spark test-oldest check bench slow explore format docs pictures reference notebooks mutants dist clean preflight
+.PHONY: help demo test costs prepared test-spark test-oldest check bench slow explore format docs pictures reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -74,6 +77,7 @@ help:
 	@echo "make test-spark VERSION=4.0.5   the connector's tests on that PySpark (4.0.5 to 4.3.0)"
 	@echo "make test-oldest  the tests on the oldest packages that pyproject.toml admits"
 	@echo "make check   lint, format, types, layers, and what is missing beside a change"
+	@echo "make costs COSTS=tests/log  the tests in one process, and what each file costs of the processor"
 	@echo "make slow    the many-round tests (kill -9 of broker, driver and worker), and make explore"
 	@echo "make explore SEED=17  the random tests with other, and ten times as many, examples; without SEED with a new one"
 	@echo "make bench   measure; the result goes to docs/performance.md"
@@ -120,6 +124,10 @@ slow: $(VENV)/.test-installed
 	$(PYTEST) -m slow $(EXPLORING)
 	$(MAKE) explore SEED=$(SEED)
 	$(MAKE) test-oldest
+
+costs: export PYTHONHASHSEED := 0
+costs: $(VENV)/.test-installed
+	$(PYTEST) -q -p tests.support.costs $(COSTS)
 
 explore: $(VENV)/.test-installed
 	$(PYTEST) $(WORKING) -m "(hypothesis or seeded) and not slow" $(EXPLORING)

@@ -6,6 +6,7 @@ Called by test_layers.py and test_declared_packages.py. Works on text by `ast`: 
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -37,7 +38,12 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text, filename=str(self.path))
+        gc.disable()
+        try:
+            return ast.parse(self.text, filename=str(self.path))
+        finally:
+            gc.freeze()  # trees stay: to look through all of them again and again takes as long as to parse them
+            gc.enable()
 
     @property
     def relative(self) -> str:
