@@ -12,7 +12,8 @@ deleted row back. It is a second guard: an offset that is not beyond the row's r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,8 @@ from spark_connector.loads.upsert import Upsert
 _MOST_ROWS = 1 << 20
 """So many changes wait before they are reduced to the last of each key and partition."""
 _ROW, _MATCH = "_row", "_match"
+
+F = TypeVar("F")
 
 
 def last_changes(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -123,6 +126,23 @@ class StoredRows:
     def wanted(self) -> pa.Table:
         """The changes that come after the rows that were taken in."""
         return self.changes.filter(pa.array(~self._outdated)) if self._outdated.any() else self.changes
+
+
+def touched(
+    changes: pa.Table, upsert: Upsert, files: Iterable[F], read: Callable[[F, list[str]], Iterable[pa.Table]]
+) -> tuple[list[F], pa.Table]:
+    """(those of a table's files that have rows of the changes' keys, the changes that the table still needs).
+
+    `read` gives the columns of a file, part by part. Raises as `StoredRows.take_in`.
+    """
+    stored, known = StoredRows(changes, upsert), stored_columns(upsert)
+    found = [file for file in files if sum(stored.take_in(part) for part in read(file, known))]
+    return found, stored.wanted
+
+
+def without_rows(part: pa.Table, rows: pa.Array) -> pa.Table:
+    """The rows of a table but for those with these numbers."""
+    return part.filter(pc.invert(pc.is_in(pa.array(np.arange(part.num_rows)), value_set=rows))) if len(rows) else part
 
 
 def stored_columns(upsert: Upsert) -> list[str]:
