@@ -87,9 +87,20 @@ def rows_of_keys(changes: pa.Table, part: pa.Table, key: Sequence[str]) -> tuple
     A table's types may be wider than those of the changes, never narrower.
     """
     there = part.select(list(key))
-    wanted, left = changes.select(list(key)).cast(there.schema), _numbered(there, _ROW)
+    wanted = changes.select(list(key)).cast(there.schema)
+    if any(_are_apart(there.column(name), wanted.column(name)) for name in key):
+        return pa.array([], pa.int64()), pa.array([], pa.int64())
+    left = _numbered(there, _ROW)
     joined = left.join(_numbered(wanted, _MATCH), list(key), join_type="inner")
     return joined.column(_ROW).combine_chunks(), joined.column(_MATCH).combine_chunks()
+
+
+def _are_apart(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether all whole numbers of one column are below those of the other: a look at both is much less than a join."""
+    if not pa.types.is_integer(one.type):
+        return False
+    (low, high), (least, most) = (pc.min_max(column).as_py().values() for column in (one, other))
+    return low is None or least is None or bool(high < least or most < low)
 
 
 class StoredRows:

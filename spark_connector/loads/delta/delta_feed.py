@@ -68,7 +68,11 @@ def commit_with_feed(
 
 
 def _line(action: AddAction | RemoveAction) -> dict[str, Any]:
-    shared = {"path": quote(action.path, safe="/="), "size": action.size, "dataChange": action.data_change}
+    shared: dict[str, Any] = {
+        "path": quote(action.path, safe="/="),
+        "size": action.size,
+        "dataChange": action.data_change,
+    }
     shared["partitionValues"] = dict(action.partition_values or {})
     if isinstance(action, AddAction):
         return {"add": {**shared, "modificationTime": action.modification_time, "stats": action.stats}}

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ class DeltaFiles:
 
     def of_loads(self, load_ids: Sequence[str]) -> tuple[list[TableFile], list[TableFile]]:
         """(files with rows of these loads only, those that have others, too)."""
-        whole, mixed, wanted = [], [], pa.array(load_ids, pa.string())
+        whole, mixed, wanted = list[TableFile](), list[TableFile](), pa.array(load_ids, pa.string())
         for file, only in zip(self._listed(self._actions), self._only_loads(), strict=True):
             if only is not None:
                 found = {only in load_ids}
@@ -93,7 +94,8 @@ class DeltaFiles:
 
     def texts_of(self, file: TableFile) -> dict[str, str | None]:
         """Its partition values, as the log spells them."""
-        return dict(zip(self.partitioning, file.values, strict=True))
+        values: Any = file.values
+        return dict(zip(self.partitioning, values, strict=True))
 
     def write(self, parts: Iterable[pa.Table], directory: str, more: Sequence[pa.Field] = ()) -> list[WrittenFile]:
         """New files of these rows, below a directory of the table. `more`: columns that they have besides the table's.
