@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +26,9 @@ from spark_connector.loads.reading import placeholder_of
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.transforms import bind, refuse_unfit
+from spark_connector.loads.tasks.required import nulls_where_required
+from spark_connector.loads.tasks.transforms import bind, refuse_unfit, unfit_rows
+from spark_connector.loads.upsert import Upsert
 from spark_connector.stored_json import mapping, parsed, text, texts
 
 UPSERT_PROPERTY = "pykafka.upsert"
@@ -62,6 +64,30 @@ def table_layout(record: LoadRecord, records: FileLayout) -> FileLayout:
         )
     schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
     return replace(records, schema=schema, load_id=record.load_id, partition_by=fields)
+
+
+@dataclass(frozen=True)
+class UnfitChanges:
+    """Finds the records of an upsert whose row its table cannot hold: without a value in a column of the key, or that
+    the table requires, or with a partition value that is none of its column's type. Pickled to the executors.
+
+    `records` is the layout of the records, `rows` that of the rows (`table_layout`), `schema` the table's.
+    """
+
+    upsert: Upsert
+    records: pa.Schema
+    rows: FileLayout
+    schema: pa.Schema
+
+    def __call__(self, batch: pa.RecordBatch) -> Mapping[int, str]:
+        rows, numbers = ChangeDecoder(self.upsert, self.records, placeholder=None).written(batch)
+        bad = unfit_rows(rows, self.rows.partition_by) if rows.num_rows else {}
+        for found, path in nulls_where_required(rows, self.schema):
+            bad |= dict.fromkeys(found.tolist(), f"null in '{path}', which the table requires")
+        for name in self.upsert.key:
+            missing = pc.indices_nonzero(rows.column(name).combine_chunks().is_null())
+            bad |= dict.fromkeys(missing.to_pylist(), f"no value for {name}, a column of the key")
+        return {numbers[row].as_py(): why for row, why in bad.items()}
 
 
 def read_changes(record: LoadRecord, open_input: OpenInput, names: Sequence[str]) -> pa.Table | None:

@@ -16,6 +16,7 @@ decided raises LoadError with topic, partition and offset, what can never be rea
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,6 +105,23 @@ class ChangeDecoder:
         if self._order is not None:
             arrays.append(self._order_column(batch, base, columns, deleted))
         return pa.RecordBatch.from_arrays([*arrays, deleted], schema=self.schema.append(pa.field(DELETED, pa.bool_())))
+
+    def written(self, batch: pa.RecordBatch) -> tuple[pa.Table, pa.Array]:
+        """(the rows that events write, in `columns`, which records of the batch these are). Nothing is refused: a key
+        that cannot be told is null."""
+        base = _at(batch.column("value"), self._base)
+        row, writes = base, base.is_valid()
+        if self._upsert.envelope != "none":
+            row, op = pc.struct_field(base, "after"), pc.struct_field(base, "op").cast(pa.string())
+            writes = pc.and_(pc.fill_null(pc.is_in(op, pa.array(_WRITES)), False), row.is_valid())
+        columns = {field.name: _at(row, (field.name,)) if self._is_nested else row for field in self._row}
+        for name in self._upsert.key:
+            there = pa.nulls(batch.num_rows, self._key_types[name])
+            with contextlib.suppress(LoadError):
+                there = self._from_record_key(batch, name, self._key_types[name])
+            columns[name] = pc.coalesce(columns[name], there) if name in columns else there
+        rows = pa.table([columns[field.name] for field in self.columns], schema=self.columns)
+        return rows.filter(writes), pc.indices_nonzero(writes)
 
     @property
     def row_path(self) -> Path:

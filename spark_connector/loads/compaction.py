@@ -36,9 +36,8 @@ from spark_connector.loads.load_loop import parse_interval
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted
 from spark_connector.loads.request import TARGET_FILE_SIZE, parse_file_size
 from spark_connector.loads.sorted_rows import SortKey, sorted_rows
-from spark_connector.loads.tasks.columns import Pick, TableColumns
-from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.file_writer import MOST_WAITING, FileWriter
+from spark_connector.loads.table_rows import write_rows
+from spark_connector.loads.tasks.file_writer import MOST_WAITING
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 
@@ -51,9 +50,7 @@ _STAGING = "_staging/compaction"
 _FULL = 0.75  # of the target size: such a file is not worth writing anew
 _GIANT = 2  # times as large as all others together
 _TRIES = 20  # beside writers that commit all the time
-_OWN = "\1"
 _QUICKER = "another compaction of the group was quicker"
-_POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -298,16 +295,17 @@ class Compaction(ABC, Generic[T]):
         if keys := self.order(table):
             batches = sorted_rows(lambda: self.rows_of(table, chosen)[1], keys, MOST_WAITING)
         place = self.directory(table, chosen[0].values)
-        layout = FileLayout(schema, _columns(schema), target_file_size=options.target_file_size)
-        writer, rows = FileWriter(layout, self.output(table, attempt, place)), 0
-        try:
+        rows = 0
+
+        def counted() -> Iterator[pa.Table]:
+            nonlocal rows
             for batch in batches:
                 rows += batch.num_rows
-                writer.write(_renamed(batch))
-            written = [replace(file, name=posixpath.join(place, file.name)) for file in writer.close()]
-        except BaseException:
-            writer.abort()
-            raise
+                yield pa.Table.from_batches([batch])
+
+        output = self.output(table, attempt, place)
+        files = write_rows(schema, counted(), output, target_file_size=options.target_file_size)
+        written = [replace(file, name=posixpath.join(place, file.name)) for file in files]
         expected = sum(file.rows or 0 for file in chosen)
         found = sum(file.metadata().num_rows for file in written)
         if found != rows or (rows != expected and all(file.rows is not None for file in chosen)):
@@ -359,19 +357,3 @@ class Compaction(ABC, Generic[T]):
                 if owner is not None and owner.is_alive() is False:
                     return True
         return False
-
-
-def _columns(schema: pa.Schema) -> TableColumns:
-    """The columns as they are, which come to the writer under other names: its own topic, partition and offset, by
-    which it counts, may be null or missing in a table."""
-    return TableColumns(tuple(Pick(name, (f"{_OWN}{name}",)) for name in schema.names), schema)
-
-
-def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch as `_columns` expects it."""
-    columns = {f"{_OWN}{name}": column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-    constant = {
-        field.name: pa.repeat(pa.scalar("" if field.name == "topic" else 0, field.type), batch.num_rows)
-        for field in _POSITION
-    }
-    return pa.RecordBatch.from_pydict({**columns, **constant})

@@ -12,7 +12,8 @@ deleted row back. It is a second guard: an offset that is not beyond the row's r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,8 @@ from spark_connector.loads.upsert import Upsert
 _MOST_ROWS = 1 << 20
 """So many changes wait before they are reduced to the last of each key and partition."""
 _ROW, _MATCH = "_row", "_match"
+
+F = TypeVar("F")
 
 
 def last_changes(decoder: ChangeDecoder, upsert: Upsert, records: Iterable[pa.RecordBatch]) -> pa.Table:
@@ -84,9 +87,20 @@ def rows_of_keys(changes: pa.Table, part: pa.Table, key: Sequence[str]) -> tuple
     A table's types may be wider than those of the changes, never narrower.
     """
     there = part.select(list(key))
-    wanted, left = changes.select(list(key)).cast(there.schema), _numbered(there, _ROW)
+    wanted = changes.select(list(key)).cast(there.schema)
+    if any(_are_apart(there.column(name), wanted.column(name)) for name in key):
+        return pa.array([], pa.int64()), pa.array([], pa.int64())
+    left = _numbered(there, _ROW)
     joined = left.join(_numbered(wanted, _MATCH), list(key), join_type="inner")
     return joined.column(_ROW).combine_chunks(), joined.column(_MATCH).combine_chunks()
+
+
+def _are_apart(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether all whole numbers of one column are below those of the other: a look at both is much less than a join."""
+    if not pa.types.is_integer(one.type):
+        return False
+    (low, high), (least, most) = (pc.min_max(column).as_py().values() for column in (one, other))
+    return low is None or least is None or bool(high < least or most < low)
 
 
 class StoredRows:
@@ -123,6 +137,23 @@ class StoredRows:
     def wanted(self) -> pa.Table:
         """The changes that come after the rows that were taken in."""
         return self.changes.filter(pa.array(~self._outdated)) if self._outdated.any() else self.changes
+
+
+def touched(
+    changes: pa.Table, upsert: Upsert, files: Iterable[F], read: Callable[[F, list[str]], Iterable[pa.Table]]
+) -> tuple[list[F], pa.Table]:
+    """(those of a table's files that have rows of the changes' keys, the changes that the table still needs).
+
+    `read` gives the columns of a file, part by part. Raises as `StoredRows.take_in`.
+    """
+    stored, known = StoredRows(changes, upsert), stored_columns(upsert)
+    found = [file for file in files if sum(stored.take_in(part) for part in read(file, known))]
+    return found, stored.wanted
+
+
+def without_rows(part: pa.Table, rows: pa.Array) -> pa.Table:
+    """The rows of a table but for those with these numbers."""
+    return part.filter(pc.invert(pc.is_in(pa.array(np.arange(part.num_rows)), value_set=rows))) if len(rows) else part
 
 
 def stored_columns(upsert: Upsert) -> list[str]:

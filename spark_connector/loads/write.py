@@ -28,7 +28,7 @@ from spark_connector.formats.field_presence import FieldsSeen
 from spark_connector.formats.placeholder import Path
 from spark_connector.formats.value_format import ParseMode, ReadFormats
 from spark_connector.loads.bad_record_options import MaxBad
-from spark_connector.loads.change_files import change_layout, table_layout
+from spark_connector.loads.change_files import UnfitChanges, change_layout, table_layout
 from spark_connector.loads.changes import ChangeDecoder
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
@@ -181,6 +181,8 @@ def _write_directly(
     options = _looking_for_placeholders(options, wanted)
     place = destination.stage(record)
     job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
+    if record.upsert is not None:
+        job = replace(job, unfit_changes=UnfitChanges(record.upsert, layout.schema, rows, fitted.schema))
     if letters is not None and beside is not None:
         job = replace(job, bad_records=BadRecordFiles(beside, letters.stage()))
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]

@@ -8,8 +8,9 @@ says what it holds. Memory: a row per key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,10 @@ from spark_connector.loads.times import in_words
 from spark_connector.loads.upsert import Upsert
 
 _EXAMPLES = 3
+
+Letters = Mapping[str, Mapping[TopicPartition, Any]]
+"""Load id → the offsets of its dead letters."""
+_NO_LETTERS: Letters = {}
 
 
 @dataclass
@@ -61,15 +66,17 @@ class KeyCounts:
         return (f"{self.right:,} keys have the row that their last record in the log wrote.",)
 
 
-def count_keys(destination: Destination, loads: Sequence[LoadRecord], log: KafkaLog) -> KeyCounts:
-    """Compare the table with the records of these loads, which are all that stand.
+def count_keys(
+    destination: Destination, loads: Sequence[LoadRecord], log: KafkaLog, letters: Letters = _NO_LETTERS
+) -> KeyCounts:
+    """Compare the table with the records of these loads, which are all that stand, but for their dead letters.
 
     Raises ConfigError, LoadError and the client's errors.
     """
     upsert = loads[-1].upsert
     assert upsert is not None
     counts = KeyCounts()
-    model = _model(loads, upsert, log)
+    model = _model(loads, upsert, log, letters)
     seen = np.zeros(0 if model is None else model.num_rows, bool)
     for part in destination.stored_rows(stored_columns(upsert)):
         _compare(part, model, seen, upsert, counts, loads, log)
@@ -79,18 +86,20 @@ def count_keys(destination: Destination, loads: Sequence[LoadRecord], log: Kafka
     return counts
 
 
-def _model(loads: Sequence[LoadRecord], upsert: Upsert, log: KafkaLog) -> pa.Table | None:
+def _model(loads: Sequence[LoadRecord], upsert: Upsert, log: KafkaLog, letters: Letters) -> pa.Table | None:
     """The last change of each key that is left in the log; None when nothing is."""
     try:
-        return last_writers(upsert, _records(loads, log))
+        return last_writers(upsert, _records(loads, log, letters))
     except LoadError as error:
         raise LoadError(f"the keys cannot be compared, because a load would be refused now: {error}") from error
 
 
-def _records(loads: Sequence[LoadRecord], log: KafkaLog) -> Iterator[pa.RecordBatch]:
+def _records(loads: Sequence[LoadRecord], log: KafkaLog, letters: Letters) -> Iterator[pa.RecordBatch]:
     for load in loads:
         for range in load.ranges:
-            yield from log.records(range.tp, *log.extent(range.tp, load).overlap(range.start, range.end), load)
+            bad = pa.array(letters.get(load.load_id, {}).get(range.tp, ()), pa.int64())
+            for batch in log.records(range.tp, *log.extent(range.tp, load).overlap(range.start, range.end), load):
+                yield batch.filter(pc.invert(pc.is_in(batch.column("offset"), value_set=bad))) if len(bad) else batch
 
 
 def _compare(

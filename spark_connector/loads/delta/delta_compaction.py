@@ -15,8 +15,6 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.dataset
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
@@ -25,6 +23,7 @@ from broker.errors import ConfigError
 from broker.storage.storage import Storage
 from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_features import Work, check_features
+from spark_connector.loads.delta.delta_files import DeltaFiles
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_merge import COMPACTION
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
@@ -56,32 +55,13 @@ class DeltaCompaction(Compaction[DeltaTable]):
         return table.transaction_version(self._app_id) or 0
 
     def files(self, table: DeltaTable) -> list[TableFile]:
-        partitioning = table.metadata().partition_columns
-        actions = pa.table(table.get_add_actions())
-        values = [_texts(actions, name) for name in partitioning]
-        rows = actions.select(["path", "size_bytes", "modification_time", "num_records"]).to_pylist()
-        return [
-            TableFile(row["path"], row["size_bytes"], row["num_records"], value, row["modification_time"])
-            for row, value in zip(rows, zip(*values, strict=True) if values else [()] * len(rows), strict=True)
-            if "://" not in row["path"]  # of another table, which this one has cloned
-        ]
+        return DeltaFiles(table, self._output).all()
 
     def rows_of(self, table: DeltaTable, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        partitioning = table.metadata().partition_columns
-        schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name not in partitioning])
-        try:
-            dataset = table.to_pyarrow_dataset()
-        except (
-            DeltaError,
-            ValueError,
-        ) as error:  # deletion vectors, column mapping, bounds beyond Python
-            raise ConfigError(f"{self._shown} cannot be compacted: {error}") from error
-        fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
-        chosen = [fragments[unquote(file.path)] for file in files]
-        part = pyarrow.dataset.FileSystemDataset(chosen, dataset.schema, dataset.format, dataset.filesystem)
-        # Few batches in memory, and in order.
-        scanner = part.scanner(columns=schema.names, use_threads=False, batch_readahead=2, fragment_readahead=1)
-        return schema, scanner.to_batches()
+        stored = DeltaFiles(table, self._output)
+        schema = pa.schema([field for field in stored.schema if field.name not in stored.partitioning])
+        parts = (part for file in files for part in stored.read(file, schema.names))
+        return schema, (batch for part in parts for batch in part.to_batches())
 
     def directory(self, table: DeltaTable, values: Any) -> str:
         """As loads have them: polars cannot read a table of which some files have them and others have not."""
@@ -156,17 +136,6 @@ class DeltaCompaction(Compaction[DeltaTable]):
 
 def _directory(attempt: LoadId) -> str:
     return f"{COMPACTED}/{attempt}"
-
-
-def _texts(actions: pa.Table, column: str) -> list[str | None]:
-    """The values of a partition column, as the log spells them. Raises ConfigError for a type without one spelling."""
-    values = pyarrow.compute.struct_field(actions.column("partition"), [column])
-    kinds = pa.types
-    spelled = (kinds.is_string, kinds.is_integer, kinds.is_date, kinds.is_boolean, kinds.is_decimal)
-    if not any(kind(values.type) for kind in spelled):
-        raise ConfigError(f"a Delta table that is partitioned by '{column}', a {values.type}, cannot be compacted")
-    texts: list[str | None] = pyarrow.compute.cast(values, pa.string()).to_pylist()
-    return texts
 
 
 def _by_column(partitioning: Sequence[str], values: Any) -> dict[str, str | None]:

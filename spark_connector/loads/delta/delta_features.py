@@ -198,12 +198,13 @@ FEATURES = {
         ),
         Feature("invariants", _metadata("delta.invariants"), _ROWS, f"{_JUDGED}. {_ELSEWHERE}", since=2),
         Feature("checkConstraints", _checked, _ROWS, f"{_JUDGED}. Drop the constraint, or l{_ELSEWHERE[1:]}", since=3),
-        Feature("changeDataFeed", since=4),  # `deltalake` writes the changes of a MERGE and a DELETE
+        Feature("changeDataFeed", since=4),  # delta_feed.py writes the changes
         Feature("generatedColumns", _metadata("delta.generationExpression"), _ROWS, f"{_JUDGED}. {_ELSEWHERE}", 4),
         Feature(
             "columnMapping", _mapped, tuple(Work), f"cannot be done: its files know columns by name. {_ELSEWHERE}", 5
         ),
         Feature("timestampNtz"),
+        # A file that has one is not written anew (delta_files.py).
         Feature("deletionVectors", None, (Work.COMPACTION,), _UNREADABLE),
         Feature("v2Checkpoint", None, (Work.COMPACTION,), _UNREADABLE),
         *(

@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -29,7 +30,8 @@ from broker.storage.storage import Storage
 from spark_connector.loads.change_files import ReadChanges, no_changes
 from spark_connector.loads.commit import Newest
 from spark_connector.loads.delta.delta_features import check_features, refuse_unopenable, works_of
-from spark_connector.loads.delta.delta_merge import merge_changes, restore_version
+from spark_connector.loads.delta.delta_feed import commit_with_feed, feed_directory
+from spark_connector.loads.delta.delta_merge import Replacement, merged, restore_version, without_loads
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
@@ -131,6 +133,8 @@ class DeltaCommitLog(TableLog):
                 is_anew = record.rewind is not None or record.upsert is not None
                 if not is_anew and not _has_only_grown(table, after):
                     break
+                if is_anew:
+                    self._forget_files(record)
         raise failed_load(f"load {record.load_id}: Delta's commit failed: {failed}", failed) from failed
 
     def prune(self, keep: int) -> list[int]:
@@ -146,10 +150,14 @@ class DeltaCommitLog(TableLog):
     def _commit(self, table: DeltaTable, record: LoadRecord, files: Sequence[WrittenFile]) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
 
-        The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
-        meantime do not matter. A rewind without a row to delete fails on any other commit.
+        The DELETE of a rewind removes whole files. It also fails when another commit has moved or removed rows; rows
+        that a stream adds in the meantime do not matter. A rewind without a row to delete, or with files that it writes
+        anew because a compaction has mixed loads in them, fails on any other commit.
         """
         if record.rewind is not None:
+            if (mixed := without_loads(table, self._storage, record)) is not None:
+                self._replace(table, record, mixed)
+                return
             undone = loads_are(load.load_id for load in record.rewind.undone)
             version = table.version()
             table.delete(undone, commit_properties=self._properties(record, None))
@@ -172,12 +180,36 @@ class DeltaCommitLog(TableLog):
             self._write(table, [], properties)
         elif record.rewind is not None:
             restore_version(table, record, self.loads_by_version(table), properties)
-        elif changes is None or not merge_changes(table, changes, record.upsert, properties):
+        elif changes is None or (found := merged(table, self._storage, changes, record)) is None:
             self._write(table, [], properties)  # no row has changed, but the offsets move
+        else:
+            self._replace(table, record, found)
+
+    def _replace(self, table: DeltaTable, record: LoadRecord, change: Replacement) -> None:
+        """Commit files in place of others against this state of the table. Any other commit in between makes it fail.
+        The new files have survived a power failure before."""
+        statistics, files, now = TableStatistics.of_table(table), change.files, time.time_ns() // 1_000_000
+        added = [_add_action(record, file, statistics.of(file)) for file in change.added]
+        refuse_unreadable(table.schema(), files.partitioning, added)
+        removed = [
+            RemoveAction(unquote(file.path), True, now, file.size, files.texts_of(file)) for file in change.removed
+        ]
+        if added:
+            self._storage.sync(record.load_id)
+        properties = self._properties(record, 0)
+        if change.feed is None:
+            self._write(table, [*added, *removed], properties)
+        else:
+            commit_with_feed(table, self._storage, [*added, *removed], change.feed, record.load_id, properties)
 
     def _properties(self, record: LoadRecord, tries: int | None) -> CommitProperties:
         metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
         return CommitProperties(metadata, tries, self._transactions(record))
+
+    def _forget_files(self, record: LoadRecord) -> None:
+        """Remove the data files of a try that has certainly failed."""
+        for directory in (record.load_id, feed_directory(record.load_id)):
+            self._storage.remove(directory)
 
     def _write(self, table: DeltaTable, actions: list[AddAction | RemoveAction], properties: CommitProperties) -> None:
         columns = table.metadata().partition_columns

@@ -1,30 +1,39 @@
-"""The commit of an upsert into a Delta table: one MERGE, and the way back by the table's own versions.
+"""What an upsert or a rewind makes of the files of a Delta table: copy on write, of the files that have a changed row.
 
-`deltalake` writes the files that have a changed row anew and keeps the others. Rows and the table's log are read in
-the state that the MERGE is made against, and the commit is not tried again behind our back: when another writer was
-quicker, delta_log.py reads the new state and merges anew.
+Files are skipped by the bounds of the key, and by partitions. Of the others the key is read, and those that have one of
+the load's keys are written anew, together with the rows of the load: many small loads do not make many files.
+deltalake has a MERGE and a DELETE, but the statistics that it writes hide rows with infinity, NaN or long decimals, and
+a date after the year 9999 makes the table unreadable.
 
-Memory: the changes of the load after deduplication, which DataFusion joins with the files that may hold their keys.
+A rewind of an upsert goes back by the table's own versions.
+
+Memory: the changes of the load after deduplication, and what waits for a row group; of a table with a change feed also
+the rows that are replaced.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, QueryBuilder
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
+from broker.storage.storage import Storage
 from spark_connector.loads.change_files import UPSERT_PROPERTY, marker_of
 from spark_connector.loads.changes import DELETED, OFFSET, PLACE
-from spark_connector.loads.delta.delta_bounds import refuse_wrong_bounds
-from spark_connector.loads.last_changes import StoredRows, stored_columns
+from spark_connector.loads.compaction import TableFile
+from spark_connector.loads.delta.delta_feed import CHANGE, feed_directory, has_feed
+from spark_connector.loads.delta.delta_files import DeltaFiles
+from spark_connector.loads.last_changes import rows_of_keys, touched, without_rows
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.required import refuse_nulls
-from spark_connector.loads.upsert import Upsert
+from spark_connector.loads.tasks.written_file import WrittenFile
 
 COMPACTION = "pykafka.compaction"
 """In the metadata of a commit that moves rows and changes none (delta_compaction.py)."""
@@ -32,36 +41,101 @@ _HARMLESS = ("OPTIMIZE", "VACUUM START", "VACUUM END", "ADD COLUMN", "SET TBLPRO
 """Operations that do not change the rows."""
 
 
-def merge_changes(table: DeltaTable, changes: pa.Table, upsert: Upsert, properties: CommitProperties) -> bool:
-    """Merge into this state of the table, in one commit. False when no row changes, and nothing was committed.
+@dataclass(frozen=True)
+class Replacement:
+    """Files that leave a table, and those that come, below the directory of the load. `feed`: those of its change feed,
+    None for a table without one."""
 
-    Raises LoadError for a change that cannot be ordered, for a null in a column that the table requires, for a value
-    whose bounds would be wrong (delta_bounds.py), and DeltaError.
+    files: DeltaFiles
+    removed: Sequence[TableFile]
+    added: Sequence[WrittenFile]
+    feed: Sequence[WrittenFile] | None = None
+
+
+def merged(table: DeltaTable, storage: Storage, changes: pa.Table, record: LoadRecord) -> Replacement | None:
+    """What the changes make of the files of this state of the table; None when no row changes.
+
+    Raises LoadError for a change that cannot be ordered and for a null in a column that the table requires, ConfigError
+    for files that cannot be written anew, OSError and ArrowException.
     """
-    version = table.version()
-    stored = StoredRows(changes, upsert)
-    for part in _stored(table, changes, upsert):
-        stored.take_in(part)
-    wanted = stored.wanted
-    if wanted.num_rows:
-        written = wanted.filter(pc.invert(wanted.column(DELETED)))
-        refuse_nulls(written, pa.schema(table.schema().to_arrow()), PLACE)
-        refuse_wrong_bounds(written, table, PLACE)
-        columns = {_quoted(name): f"s.{_quoted(name)}" for name in wanted.column_names if name != DELETED}
-        gone = (field.name for field in table.schema().fields if field.name not in wanted.column_names)
-        replaced = {**columns, **{_quoted(name): "NULL" for name in gone}}  # columns that records no longer have
-        merger = table.merge(
-            wanted,
-            " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in upsert.key),
-            source_alias="s",
-            target_alias="t",
-            streamed_exec=False,  # so that files are skipped by the bounds of the keys
-            commit_properties=properties,
-        )
-        merger = merger.when_matched_delete(f"s.{_quoted(DELETED)}")
-        merger = merger.when_matched_update(replaced, f"NOT s.{_quoted(DELETED)}")
-        merger.when_not_matched_insert(columns, f"NOT s.{_quoted(DELETED)}").execute()
-    return table.version() > version
+    assert record.upsert is not None
+    key, files = record.upsert.key, DeltaFiles(table, storage)
+    found, wanted = touched(changes, record.upsert, files.of_keys(changes, key), files.read)
+    new = wanted.filter(pc.invert(wanted.column(DELETED)))
+    if not found and not new.num_rows:
+        return None
+    refuse_nulls(new, files.schema, PLACE)
+    new, told = _in_columns(new, files.relaxed), list[pa.Table]()
+    tells = has_feed(table)
+
+    def parts() -> Iterator[pa.Table]:
+        for file in found:
+            for part in files.read(file):
+                rows, matches = rows_of_keys(wanted, part, key)
+                if tells and len(rows):
+                    is_deleted = wanted.column(DELETED).take(matches)
+                    told.append(_told(part.take(rows), pc.if_else(is_deleted, "delete", "update_preimage")))
+                yield without_rows(part, rows)
+        yield new
+
+    added = files.write(parts(), record.load_id)
+    if not tells:
+        return Replacement(files, found, added)
+    if told:
+        replaced, _ = rows_of_keys(pa.concat_tables(told), new, key)
+        told.append(_told(new.take(replaced), "update_postimage"))
+        new = without_rows(new, replaced)
+    return Replacement(files, found, added, _feed(files, [*told, _told(new, "insert")], record))
+
+
+def without_loads(table: DeltaTable, storage: Storage, record: LoadRecord) -> Replacement | None:
+    """The files without the rows of the loads that a rewind takes back; None when none has rows of others, too, so that
+    whole files leave the table.
+
+    Raises ConfigError for files that cannot be written anew, LoadError, OSError and ArrowException.
+    """
+    assert record.rewind is not None
+    undone = pa.array([load.load_id for load in record.rewind.undone], pa.string())
+    files, told = DeltaFiles(table, storage), list[pa.Table]()
+    whole, mixed = files.of_loads(undone)
+    if not mixed:
+        return None
+
+    def kept(file: TableFile, *, tells: bool) -> Iterator[pa.Table]:
+        for part in files.read(file):
+            is_undone = pc.is_in(part.column(LOAD_COLUMN), value_set=undone)
+            if tells:
+                told.append(_told(part.filter(is_undone), "delete"))
+            yield part.filter(pc.invert(is_undone))
+
+    tells = has_feed(table)
+    added = files.write((part for file in mixed for part in kept(file, tells=tells)), record.load_id)
+    if not tells:
+        return Replacement(files, [*whole, *mixed], added)
+    for file in whole:
+        told += [_told(part, "delete") for part in files.read(file)]
+    return Replacement(files, [*whole, *mixed], added, _feed(files, told, record))
+
+
+def _in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with all columns of the table: those that records no longer have are null."""
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.schema.names
+        else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _told(rows: pa.Table, how: pa.ChunkedArray | str) -> pa.Table:
+    """The rows as the change feed has them."""
+    column = pa.repeat(pa.scalar(how), rows.num_rows) if isinstance(how, str) else how
+    return rows.append_column(CHANGE, column)
+
+
+def _feed(files: DeltaFiles, told: Sequence[pa.Table], record: LoadRecord) -> list[WrittenFile]:
+    return files.write(told, feed_directory(record.load_id), [CHANGE])
 
 
 def restore_version(
@@ -123,26 +197,3 @@ def without_views(part: pa.Table) -> pa.Table:
     """Text and bytes as other tables have them: pyarrow cannot take rows of the views that DataFusion gives."""
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return part.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in part.schema]))
-
-
-def _stored(table: DeltaTable, changes: pa.Table, upsert: Upsert) -> Iterator[pa.Table]:
-    select = ", ".join(map(_quoted, stored_columns(upsert)))
-    found = QueryBuilder().register("t", table).execute(f"SELECT {select} FROM t WHERE {_bounds(changes, upsert.key)}")
-    for part in pa.RecordBatchReader.from_stream(found):
-        if part.num_rows:
-            yield without_views(pa.Table.from_batches([part]))
-
-
-def _bounds(changes: pa.Table, key: Sequence[str]) -> str:
-    """A condition that all keys of the changes fulfil, by which files are skipped."""
-    bounds = []
-    for name in key:
-        column = changes.column(name)
-        if pa.types.is_integer(column.type) and changes.num_rows:
-            low, high = pc.min_max(column).as_py().values()
-            bounds.append(f"{_quoted(name)} BETWEEN {low} AND {high}")
-    return " AND ".join(bounds) or "true"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

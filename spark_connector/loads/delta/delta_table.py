@@ -32,8 +32,9 @@ from spark_connector.loads.dead_letters import groups_with_letters
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_creation import NewTable, is_unused, plan_table
 from spark_connector.loads.delta.delta_features import Work, check_features, works_of
+from spark_connector.loads.delta.delta_feed import feed_directory
 from spark_connector.loads.delta.delta_log import DeltaCommitLog, loads_are
-from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore, without_views
+from spark_connector.loads.delta.delta_merge import marked, upsert_marker, version_to_restore
 from spark_connector.loads.delta.delta_snapshot import snapshot_of
 from spark_connector.loads.destination import HeldRows, NewSession
 from spark_connector.loads.evolution import evolve, evolved, layout_schema
@@ -154,6 +155,8 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             if files and record.upsert is None:
                 there = self.output.data_files(record.load_id)
                 self.check_there(record, self.output.below(record.load_id).url_of, there, files)
+            if record.rewind is not None:
+                self.stage(record)  # by which a repair removes the files that it writes anew, if it is killed
             self.log.append(record, files, self._changes)
         except PykafkaError as error:
             # A ConfigError is raised before a commit is tried.
@@ -174,6 +177,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def discard(self, load_id: str) -> None:
         self.output.remove(load_id)
+        self.output.remove(feed_directory(load_id))
         self.output.remove(f"{_STAGING}/{load_id}")
 
     def compaction(self) -> DeltaCompaction:
@@ -225,7 +229,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
     def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         select = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         for part in pa.RecordBatchReader.from_stream(_query(self.log.table(), f"SELECT {select} FROM t")):
-            yield without_views(pa.Table.from_batches([part]))
+            yield _without_views(pa.Table.from_batches([part]))
 
     def rows_by_load(self, table: DeltaTable | None, load_ids: Collection[str] | None = None) -> dict[str | None, int]:
         return _count_rows(table, "true" if load_ids is None else f"{LOAD_COLUMN} IS NULL OR {loads_are(load_ids)}")
@@ -405,6 +409,12 @@ def _files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
 def _query(table: DeltaTable | None, sql: str) -> Any:
     assert table is not None
     return QueryBuilder().register("t", table).execute(sql)
+
+
+def _without_views(part: pa.Table) -> pa.Table:
+    """Text and bytes as other tables have them: pyarrow cannot take rows of the views that DataFusion gives."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return part.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in part.schema]))
 
 
 def _column_names(table: DeltaTable | None) -> set[str]:

@@ -34,7 +34,7 @@ from spark_connector.loads.column_bounds import Path, RowWatch, Unsaid, floats, 
 from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load, perhaps_nan
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
-from spark_connector.loads.last_changes import StoredRows, rows_of_keys, stored_columns
+from spark_connector.loads.last_changes import rows_of_keys, touched, without_rows
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import fitted, refuse_nulls
@@ -141,21 +141,20 @@ def merged(
     files.try_again(table)
     if changes is None or not changes.num_rows:
         return Change()
-    stored = StoredRows(changes, upsert)
 
-    def is_touched(task: FileScanTask) -> bool:
-        return sum(stored.take_in(part) for part in read_files(table, [task], stored_columns(upsert))) > 0
+    def read(task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
+        return read_files(table, [task], columns)
 
-    touched = list(filter(is_touched, table.scan(row_filter=_bounds(changes, upsert.key)).plan_files()))
-    wanted = stored.wanted
-    added = [file for task in touched if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
+    tasks = table.scan(row_filter=_bounds(changes, upsert.key)).plan_files()
+    found, wanted = touched(changes, upsert, tasks, read)
+    added = [file for task in found if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
     refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
         nan = with_nan(part, floats(layout.schema))
         file = files.write(table, layout.schema, [part], values, spec_id, nan)
         added += [file] if file is not None else []
-    removed = frozenset(task.file.file_path for task in touched)
+    removed = frozenset(task.file.file_path for task in found)
     return Change(added, removed, Operation.OVERWRITE if removed else Operation.APPEND)
 
 
@@ -206,14 +205,10 @@ def _rewritten(
 ) -> DataFile | None:
     """The file without the rows that have one of the keys."""
 
-    def others() -> Iterator[pa.Table]:
-        for part in read_files(table, [task]):
-            rows, _ = rows_of_keys(wanted, part, key)
-            yield part.filter(pc.invert(pc.is_in(pa.array(range(part.num_rows), pa.int64()), value_set=rows)))
-
+    others = (without_rows(part, rows_of_keys(wanted, part, key)[0]) for part in read_files(table, [task]))
     schema = schema_to_pyarrow(table.schema())
     nan = perhaps_nan(schema, task.file)
-    return files.write(table, schema, others(), values_of(table, task.file), task.file.spec_id, nan)
+    return files.write(table, schema, others, values_of(table, task.file), task.file.spec_id, nan)
 
 
 def _files_of(table: Table, snapshot: Snapshot | None) -> dict[str, DataFile]:

@@ -84,13 +84,15 @@ class TaskJob:
     bad_records: BadRecordFiles | None = None
     is_quiet: bool = False
     """Whether the log is not told of bad records, because the caller is."""
+    unfit_changes: UnfitRows | None = None
+    """Of an upsert: finds the records whose rows its table cannot take."""
 
     @property
     def unfit(self) -> UnfitRows | None:
         """Finds the rows that the table cannot take; None where bad records have no other place than the table: then
         they fail the load."""
         letters = self.bad_records is not None or self.options.formats.bad_records_topic is not None
-        return unfit_values(self.layout) if letters else None
+        return (self.unfit_changes or unfit_values(self.layout)) if letters else None
 
     def run(self, session: NewSession, ranges: Sequence[OffsetRange]) -> TaskResult:
         """Write all records of the ranges. `session` is called only if Spark is needed.

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
 from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.tasks import file_writer
@@ -154,6 +153,6 @@ def test_bounds_of_other_writers_that_python_does_not_have_block_nothing(tmp_pat
         compaction = site.compaction()
         assert compaction is not None
         opened = compaction.table()
-        with pytest.raises(ConfigError, match="cannot be compacted: Invalid isoformat string"):
-            compaction.rows_of(opened, compaction.files(opened))
+        _, parts = compaction.rows_of(opened, compaction.files(opened))
+        assert sum(part.num_rows for part in parts) == 2
     table.load(pa.table({"on": far}))
