@@ -133,7 +133,7 @@ def begun(broker: Kafka, topic: str, root: Path, format: str, **arguments: Any) 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("format", PLACES)
+@pytest.mark.parametrize("format", [*PLACES, "json"])
 def test_between_the_tasks_and_the_driver(
     broker: Kafka,
     topic: str,
@@ -152,7 +152,7 @@ def test_between_the_tasks_and_the_driver(
 
     after_tasks(act)
     monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
-    text = fails(loads, f"part-[0-9a-f]+.parquet, which a task on host worker-7 has written, {DAMAGES[damage]}")
+    text = fails(loads, f"part-[0-9a-f]+.[a-z]+, which a task on host worker-7 has written, {DAMAGES[damage]}")
     assert f"do not share this path with the driver on host {socket.gethostname()}" in text
     assert "all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file system" in text
     assert loads().rows == 1
@@ -160,7 +160,7 @@ def test_between_the_tasks_and_the_driver(
 
 
 @pytest.mark.parametrize("damage", [removed, cut])
-@pytest.mark.parametrize("format", PLACES)
+@pytest.mark.parametrize("format", [*PLACES, "json"])
 def test_in_the_last_moment_before_the_commit(
     broker: Kafka, topic: str, tmp_path: Path, format: str, damage: Callable[[Path], None]
 ) -> None:

@@ -384,7 +384,7 @@ class FilesDestination(Destination):
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
         notes = (hidden,) if entry.state is LoadState.HIDDEN else ()
         if not identify_rows(record.columns):
-            rows, faults = count_rows(output, directory, sorted(files))
+            rows, faults = count_rows(output, directory, sorted(files), record.format, session)
             return HeldRows(None, (*problems, *faults.problems), notes, None if faults.unread else rows, faults.unread)
         held, faults = read_offsets(output, directory, sorted(files), record.format, session)
         return HeldRows(None if faults.unread else held, (*problems, *faults.problems), notes, unread=faults.unread)
