@@ -1,7 +1,6 @@
-"""Times and dates as the integers that they are in Arrow and in Avro: Python's own end with the year 9999. Pure.
+"""Times and dates as the integers that they are in Arrow: Python's own end with the year 9999. Pure.
 
-tasks/avro_rows.py and database/sql.py turn rows into Python objects; both do it by these types. Messages name values
-by `in_words`.
+database/sql.py turns rows into Python objects by these types. Messages name values by `in_words`.
 """
 
 from __future__ import annotations

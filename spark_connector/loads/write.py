@@ -1,8 +1,8 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
 Called by load.py. Tasks that fetch records write them into files, of directories and of tables (tasks/). Spark writes
-orc, and its output committer keeps the rows of a task that ran twice only once. files/avro_files.py and
-database/staged_rows.py have writers of their own. The rows of each partition are counted where they are written, and
+orc, and its output committer keeps the rows of a task that ran twice only once. database/staged_rows.py has a writer of
+its own. The rows of each partition are counted where they are written, and
 compared with the rows that were read and with the ranges: a load that does not add up is not committed (L5).
 """
 

@@ -41,6 +41,7 @@ FILES: Final[Mapping[str, Files]] = {
         {"uncompressed": "none"},
         ("dateFormat", "timestampFormat", "timestampNTZFormat", "ignoreNullFields", "timeZone"),
     ),
+    "avro": Files(dict.fromkeys(("snappy", "deflate", "null"), ".avro")),
 }
 """What writes them is in tasks/file_formats.py."""
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
+import fastavro
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -163,7 +164,7 @@ def test_a_group_that_changes_its_columns_is_told(loads: TypedLoads, tmp_path: P
     assert loads(tmp_path / "orders", columns="value.id", allow_changed_options=True).rows == 1
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta", "json"])
+@pytest.mark.parametrize("format", ["parquet", "delta", "json", "avro"])
 def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     loads: TypedLoads, tmp_path: Path, format: str
 ) -> None:
@@ -181,7 +182,7 @@ def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     assert verify(target, loads.bootstrap).ok
 
 
-@pytest.mark.parametrize("format", ["json"])
+@pytest.mark.parametrize("format", ["json", "avro"])
 def test_files_of_rows_have_what_parquet_has(loads: TypedLoads, tmp_path: Path, format: str) -> None:
     """Columns without the position, transforms, sorted runs and dead letters; without the JVM."""
     with Producer(loads.bootstrap) as producer:
@@ -202,11 +203,14 @@ def test_files_of_rows_have_what_parquet_has(loads: TypedLoads, tmp_path: Path, 
     assert verify(Target(str(to), "g", format=format), loads.bootstrap, session=lambda: loads.spark).ok
 
 
-COMPRESSED = {"json": {"compression": "gzip"}}
+COMPRESSED = {"json": {"compression": "gzip"}, "avro": {"compression": "deflate"}}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """By a reader that knows nothing of us."""
+    if path.suffix == ".avro":
+        with path.open("rb") as file:
+            return cast("list[dict[str, Any]]", list(fastavro.reader(file)))
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     return [json.loads(line) for line in lines]
 

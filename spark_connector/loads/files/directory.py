@@ -23,7 +23,6 @@ those of the files offset store, so that other readers can start from them, too.
 from __future__ import annotations
 
 import contextlib
-import functools
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -31,7 +30,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, TooLarge
 from spark_connector.loads.commit import CommitLog, Newest
-from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
+from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
@@ -145,14 +144,6 @@ class FilesDestination(Destination):
                     f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
                 )
         return newest
-
-    def own_writer(self, format: str) -> RowsWriter | None:
-        if format != "avro":
-            return None
-        # Spark behind it, which a repair does not need
-        from spark_connector.loads.files.avro_files import write_rows
-
-        return functools.partial(write_rows, self)
 
     def task_output(self, place: str) -> TaskOutput:
         return StorageOutput(self.output.url, self.output.options, _attempts(place))

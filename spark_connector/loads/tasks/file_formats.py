@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_connector.loads.column_bounds import Path
-from spark_connector.loads.tasks import json_rows
+from spark_connector.loads.tasks import avro_rows, json_rows
 from spark_connector.loads.tasks.columns import refuse_empty_structs
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.parquet_rows import ParquetRows
@@ -30,4 +30,5 @@ class FileFormat:
 TASK_FORMATS: Final[Mapping[str, FileFormat]] = {
     PARQUET: FileFormat(ParquetRows, lambda layout: refuse_empty_structs(layout.columns.schema)),
     "json": FileFormat(json_rows.JsonRows, lambda layout: json_rows.encoder(layout.schema, layout)),
+    "avro": FileFormat(avro_rows.AvroRows, lambda layout: avro_rows.encoder(layout.schema)),
 }
