@@ -109,7 +109,7 @@ def load(
     `mode`: append, or upsert, with `key`, `envelope` and `order_by`; see the module.
     `options`: the reader's (`kafka.*`, `valueFormat`, `endingTimestamp`, …); see the module.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
-    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another parquet file.
+    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another file.
     `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
     oldest snapshots beyond `keep_snapshots` (100) expire.
     `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
@@ -150,7 +150,12 @@ def load(
         envelope=envelope,
         order_by=order_by,
     )
-    return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
+    return run_load(_in_zone_of(spark, request), lambda: spark, on_phase or (lambda phase, record: None))
+
+
+def _in_zone_of(spark: SparkSession, request: LoadRequest) -> LoadRequest:
+    """With times in text as the session shows them, as Spark's own writers have them."""
+    return replace(request, time_zone=str(spark.conf.get("spark.sql.session.timeZone")))
 
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:

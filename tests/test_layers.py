@@ -113,7 +113,6 @@ ONLY_IN = {
         "spark_connector/load.py",
         "spark_connector/watch.py",
         "spark_connector/loads/destination.py",
-        "spark_connector/loads/files/avro_files.py",
         "spark_connector/loads/database/staged_rows.py",
         "spark_connector/loads/write.py",
         "spark_connector/loads/data_sources.py",

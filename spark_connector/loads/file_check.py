@@ -2,7 +2,7 @@
 
 A task may have written to a disk of its own host: a local path is another place on every host. Or a file was removed
 or cut since. A table that names such a file can be read by nobody. So the driver opens each file, and compares its
-size and its footer with what the task has told.
+size and its end with what the task has told.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ SHARED = (
     "system that is mounted at the same path on every host"
 )
 _AT_ONCE = 8  # files; each costs a request or two of an object store
-_END = 8  # bytes of parquet's last field: the footer's size, and a mark
 
 
 class FileNotAsWritten(LoadError):
@@ -66,7 +65,7 @@ def check_sizes(
 
 
 def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
-    wanted = _footer(file.footer)
+    wanted = file.footer
     try:
         source = output.open_input(file.name)
         try:
@@ -83,12 +82,6 @@ def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
     except OSError as error:
         return f"cannot be read: {error}"
     return None if bytes(end) == wanted else "has the right size, but another footer"
-
-
-def _footer(written: bytes) -> bytes:
-    """The end of the file with this footer, of which `written` is a file of metadata only."""
-    size = int.from_bytes(written[-_END:-4], "little")
-    return written[-_END - size :]
 
 
 def _not_as_written(attempt: str, url: str, host: str, why: str) -> FileNotAsWritten:

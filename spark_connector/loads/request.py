@@ -39,6 +39,7 @@ from spark_connector.loads.grammar import (
 )
 from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
+from spark_connector.loads.write_options import FILES, PARQUET, Writing, parse_write_options
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
@@ -48,7 +49,7 @@ TABLE_FORMATS = ("delta", "iceberg", "sql")
 FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
 LAKE_FORMATS = ("delta", "iceberg")
 """Tables of files and a log: loads may add columns to them, and small files can become large ones."""
-DIRECT_FORMATS = ("parquet", "delta", "iceberg")
+DIRECT_FORMATS = (PARQUET, *LAKE_FORMATS, *(format for format in FILES if format != PARQUET))
 """Formats whose files the tasks write themselves (tasks/)."""
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
@@ -187,8 +188,8 @@ DERIVED = {
 }
 """Columns that a record does not have, as Spark SQL."""
 
-_BY_SPARK = ("json", "orc", "avro", "sql")
-_BY_TASKS = "format=parquet, delta and iceberg"
+_BY_SPARK = tuple(format for format in FORMATS if format not in DIRECT_FORMATS)
+_BY_TASKS = f"format={', '.join(DIRECT_FORMATS[:-1])} and {DIRECT_FORMATS[-1]}"
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Spark's directory for rows without a value."""
@@ -220,19 +221,6 @@ def parse_file_size(given: int | str) -> int:
     if not size:
         raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
     return size
-
-
-_CODECS = ("zstd", "snappy", "gzip", "lz4", "brotli", "none")
-
-
-def compression_of(write_options: Mapping[str, str]) -> str:
-    """The codec of the write option `compression`, the only one. Raises ConfigError."""
-    options = {name.lower(): value for name, value in write_options.items()}
-    codec = options.pop("compression", "zstd").lower()
-    codec = {"uncompressed": "none", "lz4_raw": "lz4"}.get(codec, codec)
-    if options or codec not in _CODECS:
-        raise ConfigError(f"parquet output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
-    return codec
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
@@ -284,7 +272,8 @@ _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "
 class LoadRequest:
     """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
 
-    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py.
+    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py. `time_zone`: of times in text,
+    if no write option names it.
     """
 
     target: Target
@@ -305,10 +294,16 @@ class LoadRequest:
     dead_letters: DeadLetterPlace | None = None
     max_bad: MaxBad | None = None
     upsert: Upsert | None = None
+    time_zone: str = "UTC"
 
     @property
     def format(self) -> str:
         return str(self.target.format)
+
+    @property
+    def writing(self) -> Writing:
+        """How tasks write the files. Raises ConfigError for write options that the format does not have."""
+        return parse_write_options(self.format if self.format in FILE_FORMATS else PARQUET, self.write_options)
 
     @property
     def dead_letter_table(self) -> DeadLetterPlace | None:
@@ -430,7 +425,7 @@ class LoadRequest:
 
     def __post_init__(self) -> None:
         if self.format in DIRECT_FORMATS:
-            compression_of(self.write_options)
+            _ = self.writing
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:

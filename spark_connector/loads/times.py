@@ -1,10 +1,11 @@
-"""Times and dates as the integers that they are in Arrow and in Avro: Python's own end with the year 9999. Pure.
+"""Times and dates as the integers that they are in Arrow: Python's own end with the year 9999. Pure.
 
-files/avro_files.py and database/sql.py turn rows into Python objects; both do it by these types. Messages name values
-by `in_words`.
+database/sql.py turns rows into Python objects by these types. Messages name values by `in_words`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -16,21 +17,29 @@ PYTHONS_DAYS = -719_162, 2_932_896
 
 def without_times(type: pa.DataType) -> pa.DataType:
     """The type with integers in the place of timestamps (in their unit) and dates (days since 1970), however deep."""
-    if pa.types.is_timestamp(type):
-        return pa.int64()
-    if pa.types.is_date32(type):
-        return pa.int32()
+    return _with_times(type, lambda time: pa.int64() if pa.types.is_timestamp(time) else pa.int32())
+
+
+def in_zone(type: pa.DataType, zone: str) -> pa.DataType:
+    """The type with all timestamps that have a zone in this one, however deep."""
+    return _with_times(type, lambda time: pa.timestamp(time.unit, zone) if getattr(time, "tz", None) else time)
+
+
+def _with_times(type: pa.DataType, become: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with what its timestamps and dates become."""
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_with_times(field.type, become))
+
+    if pa.types.is_timestamp(type) or pa.types.is_date32(type):
+        return become(type)
     if pa.types.is_list(type):
-        return pa.list_(type.value_field.with_type(without_times(type.value_type)))
+        return pa.list_(inner(type.value_field))
     if pa.types.is_large_list(type):
-        return pa.large_list(type.value_field.with_type(without_times(type.value_type)))
+        return pa.large_list(inner(type.value_field))
     if pa.types.is_map(type):
-        key = type.key_field.with_type(without_times(type.key_type))
-        return pa.map_(key, type.item_field.with_type(without_times(type.item_type)))
-    if pa.types.is_struct(type):
-        fields = [type.field(index) for index in range(type.num_fields)]
-        return pa.struct([field.with_type(without_times(field.type)) for field in fields])
-    return type
+        return pa.map_(inner(type.key_field), inner(type.item_field))
+    return pa.struct(map(inner, type)) if pa.types.is_struct(type) else type
 
 
 def fits_python(column: pa.Array) -> bool:

@@ -1,8 +1,8 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
-Called by load.py. Tasks that fetch records write them into parquet files, of directories and of tables (tasks/). Spark
-writes orc and json, and its output committer keeps the rows of a task that ran twice only once. files/avro_files.py and
-database/staged_rows.py have writers of their own. The rows of each partition are counted where they are written, and
+Called by load.py. Tasks that fetch records write them into files, of directories and of tables (tasks/). Spark writes
+orc, and its output committer keeps the rows of a task that ran twice only once. database/staged_rows.py has a writer of
+its own. The rows of each partition are counted where they are written, and
 compared with the rows that were read and with the ranges: a load that does not add up is not committed (L5).
 """
 
@@ -46,13 +46,14 @@ from spark_connector.loads.request import (
     LOAD_COLUMN,
     TABLE_FORMATS,
     LoadRequest,
-    compression_of,
 )
-from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_empty_structs
+from spark_connector.loads.tasks.columns import TableColumns, check_sort_by
+from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.write_options import PARQUET
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.outages import summary
@@ -171,7 +172,8 @@ def _write_directly(
         rows = table_layout(record, layout)
     beside = None
     if letters is not None:
-        beside = letters.file_layout(record, layout.compression, layout.target_file_size)
+        codec = layout.compression if layout.format == PARQUET else "zstd"
+        beside = letters.file_layout(record, codec, layout.target_file_size)
     fitted = destination.file_layout(record, rows)
     if record.upsert is None:
         layout = fitted
@@ -230,7 +232,7 @@ def _looking_for_placeholders(options: SourceOptions, wanted: Sequence[Path]) ->
 def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
     """The rows of the files by partition. Raises LoadError unless they are rows of the load's ranges."""
     written = sum_counts(count for file in files for count in file.counts)
-    counted, held = _total(written), sum(file.metadata().num_rows for file in files)
+    counted, held = _total(written), sum(file.metadata().num_rows if file.held is None else file.held for file in files)
     if counted != held:
         raise LoadError(f"load {record.load_id}: the tasks counted {counted} rows, but their files hold {held}")
     check_rows(record, written)
@@ -248,21 +250,26 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     fields = bind(partition_by, columns.schema, record.format)
     sort_by = parse_sort_by(request.sort_by)
     check_sort_by(sort_by, columns.schema)
-    refuse_empty_structs(columns.schema)
     schema = with_partition_columns(columns.schema, fields)
     load_id = record.load_id if record.format in TABLE_FORMATS else None
+    writing = request.writing
     if load_id is not None:
         schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
-    return FileLayout(
+    layout = FileLayout(
         schema,
         columns,
         load_id,
         fields,
         sort_by=sort_by,
-        compression=compression_of(request.write_options),
+        format=PARQUET if record.format in TABLE_FORMATS else record.format,
+        compression=writing.codec,
         target_file_size=request.target_file_size,
         evolution=request.evolution,
+        text=writing.text,
+        time_zone=writing.time_zone or request.time_zone,
     )
+    TASK_FORMATS[layout.format].check(layout)
+    return layout
 
 
 def read_ranges(

@@ -320,7 +320,7 @@ def test_a_broker_that_goes_before_spark_plans_may_come_back(
 def test_a_failed_write_leaves_nothing(files: Loads) -> None:
     files.data.produce(3)
     with pytest.raises(LoadError, match="failed: .*nonsense"):
-        files(format="json", write_options={"compression": "nonsense"})
+        files(format="orc", write_options={"compression": "nonsense"})
     assert list((files.to / "_staging" / "files").iterdir()) == []
     with pytest.raises(ConfigError, match="takes the write option 'compression' only: one of zstd, snappy"):
         files(write_options={"compression": "nonsense"})

@@ -16,13 +16,11 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 
-from broker.errors import PykafkaError
 from spark_connector.load import run_load
 from spark_connector.loads import compaction
 from spark_connector.loads.file_check import check_written
-from spark_connector.loads.files import avro_files
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
-from spark_connector.loads.record import LoadError, LoadFile, LoadRecord, LoadResult
+from spark_connector.loads.record import LoadError, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.tasks import file_writer, task_job
 from spark_connector.maintenance import compact
@@ -133,7 +131,7 @@ def begun(broker: Kafka, topic: str, root: Path, format: str, **arguments: Any) 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("format", PLACES)
+@pytest.mark.parametrize("format", [*PLACES, "json", "avro"])
 def test_between_the_tasks_and_the_driver(
     broker: Kafka,
     topic: str,
@@ -152,7 +150,7 @@ def test_between_the_tasks_and_the_driver(
 
     after_tasks(act)
     monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
-    text = fails(loads, f"part-[0-9a-f]+.parquet, which a task on host worker-7 has written, {DAMAGES[damage]}")
+    text = fails(loads, f"part-[0-9a-f]+.[a-z]+, which a task on host worker-7 has written, {DAMAGES[damage]}")
     assert f"do not share this path with the driver on host {socket.gethostname()}" in text
     assert "all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file system" in text
     assert loads().rows == 1
@@ -160,7 +158,7 @@ def test_between_the_tasks_and_the_driver(
 
 
 @pytest.mark.parametrize("damage", [removed, cut])
-@pytest.mark.parametrize("format", PLACES)
+@pytest.mark.parametrize("format", [*PLACES, "json", "avro"])
 def test_in_the_last_moment_before_the_commit(
     broker: Kafka, topic: str, tmp_path: Path, format: str, damage: Callable[[Path], None]
 ) -> None:
@@ -246,10 +244,3 @@ def test_formats_that_spark_writes(spark: SparkSession, broker: Kafka, topic: st
 
     fails(loads, "is not there. The executors may not share this path", lambda: loads(spark, act))
     assert loads(spark).rows == 2
-
-
-def test_avro_files_that_the_driver_does_not_see(tmp_path: Path) -> None:
-    writer = avro_files._AvroWriter(f"file://{tmp_path}", {}, "load/data", "null", [])
-    lost = avro_files._TaskFiles([LoadFile("part-1.avro", 7)], [], "worker-7")
-    with pytest.raises(PykafkaError, match="part-1.avro, which a task on host worker-7 has written, is not there"):
-        writer.commit([lost])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
+import fastavro
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -162,7 +164,7 @@ def test_a_group_that_changes_its_columns_is_told(loads: TypedLoads, tmp_path: P
     assert loads(tmp_path / "orders", columns="value.id", allow_changed_options=True).rows == 1
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", ["parquet", "delta", "json", "avro"])
 def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     loads: TypedLoads, tmp_path: Path, format: str
 ) -> None:
@@ -178,6 +180,39 @@ def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     assert rewind(target, str(first.load_id)) is not None
     assert loads(to, format=format, columns="value.*").rows == 3
     assert verify(target, loads.bootstrap).ok
+
+
+@pytest.mark.parametrize("format", ["json", "avro"])
+def test_files_of_rows_have_what_parquet_has(loads: TypedLoads, tmp_path: Path, format: str) -> None:
+    """Columns without the position, transforms, sorted runs and dead letters; without the JVM."""
+    with Producer(loads.bootstrap) as producer:
+        producer.send(loads.topic, b'{"id": "none"}')
+    to, bad = tmp_path / "orders", tmp_path / "bad"
+    sorting = {"partition_by": LAYOUT, "sort_by": "customer desc, id", "columns": "value.id,value.customer,value.at"}
+    result = loads(to, format=format, **sorting, dead_letters=f"delta:{bad}", write_options=COMPRESSED[format])
+    assert (result.rows, result.read, result.malformed) == (40, 41, 1)
+    assert DeltaTable(str(bad)).to_pyarrow_table()["offset"].to_pylist() == [40]
+    found = []
+    for path in to.glob(f"load=*/at_day=*/customer_bucket=*/part-*.{format}*"):
+        rows = read_rows(path)
+        assert rows == sorted(rows, key=lambda row: (row["customer"], -row["id"]), reverse=True)
+        day = path.parent.parent.name.removeprefix("at_day=")
+        assert {order(row["id"])["at"][:10] for row in rows} == {day}
+        found += [row["id"] for row in rows]
+    assert sorted(found) == list(range(40))
+    assert verify(Target(str(to), "g", format=format), loads.bootstrap, session=lambda: loads.spark).ok
+
+
+COMPRESSED = {"json": {"compression": "gzip"}, "avro": {"compression": "deflate"}}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """By a reader that knows nothing of us."""
+    if path.suffix == ".avro":
+        with path.open("rb") as file:
+            return cast("list[dict[str, Any]]", list(fastavro.reader(file)))
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @pytest.mark.parametrize("format", ["json", "orc", "avro"])
@@ -203,11 +238,11 @@ def test_a_database_gets_the_columns_too(loads: TypedLoads, tmp_path: Path) -> N
     ("arguments", "message"),
     [
         (
-            {"format": "json", "columns": "value.*"},
-            r"must name topic, partition, offset, by which the rows of format=json",
+            {"format": "orc", "columns": "value.*"},
+            r"must name topic, partition, offset, by which the rows of format=orc",
         ),
         ({"format": "orc", "partition_by": "day(timestamp)"}, "with format=orc it takes topic, partition, date, hour"),
-        ({"format": "avro", "sort_by": "offset"}, "sort_by .* goes with format=parquet, delta and iceberg"),
+        ({"format": "orc", "sort_by": "offset"}, "sort_by .* goes with format=parquet, delta, iceberg.*, not with"),
         ({"columns": "valu.*"}, r"the read has no column 'valu'. Did you mean 'value'\?"),
         ({"columns": "value.ids"}, r"'value' has no field 'ids'. Did you mean 'id'\?"),
         ({"columns": "value,key.id"}, "'key' is of type binary, which has no fields: set keyFormat"),

@@ -169,10 +169,7 @@ IMPORT_IN_FUNCTION = {
         "optional: the extra `sql`"
     ),
     ("spark_connector/maintenance.py", "pyspark.sql.SparkSession"): "half a second, for a recount of orc and json only",
-    ("spark_connector/loads/files/directory.py", "spark_connector.loads.files.avro_files.write_rows"): (
-        "half a second of Spark that a repair need not pay"
-    ),
     ("spark_connector/loads/database/database_table.py", "spark_connector.loads.database.staged_rows.write_rows"): (
-        "the same"
+        "half a second of Spark that a repair need not pay"
     ),
 }

@@ -23,7 +23,6 @@ those of the files offset store, so that other readers can start from them, too.
 from __future__ import annotations
 
 import contextlib
-import functools
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -32,7 +31,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, TooLarge
 from broker.stored_names import number_named
 from spark_connector.loads.commit import CommitLog, Newest
-from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowsWriter
+from spark_connector.loads.destination import Destination, HeldRows, NewSession
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
@@ -146,14 +145,6 @@ class FilesDestination(Destination):
                     f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
                 )
         return newest
-
-    def own_writer(self, format: str) -> RowsWriter | None:
-        if format != "avro":
-            return None
-        # Spark behind it, which a repair does not need
-        from spark_connector.loads.files.avro_files import write_rows
-
-        return functools.partial(write_rows, self)
 
     def task_output(self, place: str) -> TaskOutput:
         return StorageOutput(self.output.url, self.output.options, _attempts(place))
@@ -385,7 +376,7 @@ class FilesDestination(Destination):
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
         notes = (hidden,) if entry.state is LoadState.HIDDEN else ()
         if not identify_rows(record.columns):
-            rows, faults = count_rows(output, directory, sorted(files))
+            rows, faults = count_rows(output, directory, sorted(files), record.format, session)
             return HeldRows(None, (*problems, *faults.problems), notes, None if faults.unread else rows, faults.unread)
         held, faults = read_offsets(output, directory, sorted(files), record.format, session)
         return HeldRows(None if faults.unread else held, (*problems, *faults.problems), notes, unread=faults.unread)

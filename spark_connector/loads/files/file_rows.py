@@ -1,4 +1,4 @@
-"""Reads the topic, partition and offset of every row in a load's files, and nothing else.
+"""Reads the topic, partition and offset of every row in a load's files, or counts rows that have none.
 
 parquet and avro are read here, part by part, without Spark; Spark reads orc and json. Columns that a partitioned layout
 keeps in directory names (`topic=flights/partition=3/part-…`) are taken from there.
@@ -66,9 +66,14 @@ def read_offsets(
                 offsets = np.arange(run["first"], run["first"] + run["length"], dtype=np.int64)
                 found.append(TopicPartition(run["topic"], run["partition"]), np.repeat(offsets, run["copies"]))
         except Exception as error:  # Spark's errors have many classes
-            told = f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}"
-            said.append(_OutOfReach(told) if is_out_of_reach(summary(str(error))) else told)
+            said.append(_why_unread(storage, directory, format, error))
     return found.sorted(), _faults(said)
+
+
+def _why_unread(storage: Storage, directory: str, format: str, error: Exception) -> str:
+    """What an error of Spark says about the files."""
+    told = f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}"
+    return _OutOfReach(told) if is_out_of_reach(summary(str(error))) else told
 
 
 def _faults(said: Sequence[str]) -> Faults:
@@ -76,15 +81,24 @@ def _faults(said: Sequence[str]) -> Faults:
     return Faults(tuple(text for text in said if not isinstance(text, _OutOfReach)), unread)
 
 
-def count_rows(storage: Storage, directory: str, names: Sequence[str]) -> tuple[int, Faults]:
-    """The number of rows in parquet files without the columns that identify rows, and what could not be read."""
-
-    def count(name: str) -> int | str:
-        return _checked(storage, directory, name, "parquet", lambda file: pyarrow.parquet.read_metadata(file).num_rows)
-
+def count_rows(
+    storage: Storage, directory: str, names: Sequence[str], format: str, session: NewSession
+) -> tuple[int, Faults]:
+    """The number of rows in files without the columns that identify rows, and what could not be read. `session` as in
+    `read_offsets`."""
+    if format not in _COUNTERS:
+        return _lines(storage, directory, session) if names else (0, Faults())
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        counts = list(pool.map(count, names))
+        read = _COUNTERS[format]
+        counts = list(pool.map(lambda name: _checked(storage, directory, name, format, read), names))
     return sum(one for one in counts if isinstance(one, int)), _faults([one for one in counts if isinstance(one, str)])
+
+
+def _lines(storage: Storage, directory: str, session: NewSession) -> tuple[int, Faults]:
+    try:
+        return session().read.text(storage.pattern_of(directory)).count(), Faults()
+    except Exception as error:  # Spark's errors have many classes
+        return 0, _faults([_why_unread(storage, directory, "json", error)])
 
 
 def _runs(rows: Any) -> Any:
@@ -147,6 +161,10 @@ def _avro(file: Any) -> Iterator[pa.Table]:
 
 
 _READERS = {"parquet": _parquet, "avro": _avro}
+_COUNTERS: dict[str, Callable[[Any], int]] = {
+    "parquet": lambda file: int(pyarrow.parquet.read_metadata(file).num_rows),
+    "avro": lambda file: sum(block.num_records for block in fastavro.block_reader(file)),
+}
 
 
 def _present(names: list[str]) -> list[str]:

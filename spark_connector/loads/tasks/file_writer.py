@@ -1,7 +1,7 @@
-"""Writes the record batches of one task into parquet files, in bounded memory and without Python per record.
+"""Writes the record batches of one task into files, in bounded memory and without Python per record.
 
-Rows wait per partition value until they make a row group. A file ends when it has the target size. With a sort order
-each file is one sorted run: the rows that waited for it.
+Rows wait per partition value until they make a row group, which the file's format (file_formats.py) writes. A file
+ends when it has the target size. With a sort order each file is one sorted run: the rows that waited for it.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ import contextlib
 import posixpath
 import secrets
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
 from broker.storage.storage import discard_output
 from spark_connector.formats.nested_values import Rows, elements, present
-from spark_connector.loads.column_bounds import Path, RowWatch, floats, with_nan, with_statistics
+from spark_connector.loads.column_bounds import Path, Unsaid, floats, with_nan
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import fitted, refuse_nulls
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.write_options import FILES, PARQUET
 
 ROW_GROUP_BYTES = 32 << 20
 """Bytes of Arrow in one row group."""
@@ -43,8 +44,6 @@ MOST_OPEN = 32
 
 _NANOSECONDS = (2**63 - 1) // 1000
 """The last microsecond of times in nanoseconds."""
-
-_UNIQUE = ("key", "value", "offset", "timestamp")  # columns of Kafka for which a dictionary only costs time
 
 
 @dataclass
@@ -67,7 +66,7 @@ class FileWriter:
         self._layout = layout
         self._output = output
         self._group = MOST_WAITING if layout.sort_by else ROW_GROUP_BYTES
-        self._floats = floats(layout.schema)
+        self._floats = floats(layout.schema) if layout.format == PARQUET else []
         self._batches: list[pa.RecordBatch] = []
         self._size = 0
         self._waiting: dict[tuple[Any, ...], _Waiting] = {}
@@ -194,7 +193,7 @@ def _copied(rows: pa.Table) -> pa.Table:
 
 
 class _OpenFile:
-    """A parquet file that is being written. The columns `without_bounds` may hold NaN."""
+    """A file that is being written. The columns `without_bounds` may hold NaN."""
 
     def __init__(
         self, layout: FileLayout, output: TaskOutput, values: Values, without_bounds: frozenset[Path] = frozenset()
@@ -202,17 +201,14 @@ class _OpenFile:
         self.without_bounds = without_bounds
         self._values = values
         self._texts = {field.name: field.text(values[field.name]) for field in layout.partition_by}
-        self._name = posixpath.join(directory_of(layout.partition_by, values), f"part-{secrets.token_hex(12)}.parquet")
+        base = f"part-{secrets.token_hex(12)}{FILES[layout.format].suffixes[layout.compression]}"
+        self._name = posixpath.join(directory_of(layout.partition_by, values), base)
         self._counts: list[Count] = []
-        self._footers: list[Any] = []
         in_name = values.keys() if layout.directories else ()
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
-        self._watch = RowWatch(self._schema)
         self._file = CountedFile(output.open(self._name))
         try:
-            self._writer = pyarrow.parquet.ParquetWriter(
-                self._file, self._schema, metadata_collector=self._footers, **self._settings(layout)
-            )
+            self._rows = TASK_FORMATS[layout.format].open(self._file, self._schema, layout, without_bounds)
         except BaseException:
             discard_output(self._file)
             raise
@@ -223,58 +219,53 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
-        table = fitted(rows.select(self._schema.names), self._schema)
-        self._writer.write_table(table, rows.num_rows)
-        self._watch.take_in(table)
+        self._rows.write(fitted(rows.select(self._schema.names), self._schema))
 
     def close(self) -> WrittenFile:
         try:
-            self._writer.close()
+            end = self._rows.close()
             size = self.size
         except BaseException:
             discard_output(self._file)
             raise
         self._file.close()
-        footer = pa.BufferOutputStream()
-        self._footers[0].write_metadata_file(footer)
-        counts = tuple(sum_counts(self._counts).values())
-        kept, host = footer.getvalue().to_pybytes(), socket.gethostname()
-        unsaid = self._watch.unsaid()
-        return WrittenFile(self._name, size, kept, counts, dict(self._values), self._texts, host, unsaid)
-
-    def _settings(self, layout: FileLayout) -> dict[str, Any]:
-        """Statistics and page index for readers that skip, checksums of pages for the audit."""
-        dictionary = [one.name for one in self._schema if not _is_unique(one)]
-        return {
-            "compression": layout.compression,
-            "use_dictionary": dictionary or False,
-            "write_statistics": with_statistics(self._schema, self.without_bounds),
-            "write_page_index": True,
-            "write_page_checksum": True,
-            "store_schema": False,
-            **({"use_deprecated_int96_timestamps": True} if layout.int96 else {"coerce_timestamps": "us"}),
-            **({"store_decimal_as_integer": True} if _has_decimals(self._schema) else {}),
-        }
+        return WrittenFile(
+            self._name,
+            size,
+            self._file.end if end.footer is None else end.footer,
+            tuple(sum_counts(self._counts).values()),
+            dict(self._values),
+            self._texts,
+            socket.gethostname(),
+            end.unsaid or Unsaid(),
+            end.rows,
+        )
 
     def abort(self) -> None:
-        self._writer.is_open = False  # so that it adds no footer
+        self._rows.abort()
         with contextlib.suppress(Exception):
             discard_output(self._file)
 
 
+_END = 64
+"""Bytes at the end of a file that are kept, to tell it from another."""
+
+
 class CountedFile:
-    """A file that counts what is written: not every file system's files tell their position (HDFS)."""
+    """Counts what is written, because not every file system's files tell their position (HDFS), and keeps its end."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self.size = 0
+        self.end = b""
         self.closed = False
 
     def write(self, data: Any) -> int:
         self._file.write(data)
-        written = memoryview(data).nbytes
-        self.size += written
-        return written
+        view = memoryview(data).cast("B")
+        self.size += view.nbytes
+        self.end = (self.end + bytes(view[-_END:]))[-_END:]
+        return view.nbytes
 
     def tell(self) -> int:
         return self.size
@@ -288,11 +279,3 @@ class CountedFile:
     def close(self) -> None:
         self.closed = True
         self._file.close()
-
-
-def _is_unique(one: pa.Field) -> bool:
-    return one.name in _UNIQUE and not pa.types.is_nested(one.type)
-
-
-def _has_decimals(type: Collection[pa.Field] | pa.Schema) -> bool:
-    return any("decimal" in str(one.type) for one in type)

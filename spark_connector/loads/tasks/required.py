@@ -30,7 +30,7 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     cast = rows.cast(anything)
     if anything.equals(schema, check_metadata=True):
         return cast
-    batches = [pa.record_batch(_Renamed(batch, schema)) for batch in cast.to_batches()]
+    batches = [pa.record_batch(Renamed(batch, schema)) for batch in cast.to_batches()]
     return pa.Table.from_batches(batches, schema=schema)
 
 
@@ -116,8 +116,8 @@ def relaxed(field: pa.Field) -> pa.Field:
     return field.with_type(kind).with_nullable(True)
 
 
-class _Renamed:
-    """A batch under a schema that differs in nullability alone, for which Arrow has no cast."""
+class Renamed:
+    """A batch under a schema that differs in names and nullability alone, for which Arrow has no cast."""
 
     def __init__(self, batch: pa.RecordBatch, schema: pa.Schema) -> None:
         self._batch = batch

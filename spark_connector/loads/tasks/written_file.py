@@ -1,4 +1,4 @@
-"""A parquet file that a task has written, as the task tells the driver of it."""
+"""A file that a task has written, as the task tells the driver of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import pyarrow.parquet
 from spark_connector.loads.column_bounds import Unsaid
 from spark_connector.loads.footers import Count
 
+_MAGIC = b"PAR1"  # with which a file begins
+
 
 @dataclass(frozen=True)
 class WrittenFile:
     """`name` is the path below the load's place, with the directories of partition values; `size` is in bytes.
 
-    `footer` is parquet's metadata, so that nobody reads the file for it again, and `unsaid` what it does not say of the
-    rows. `counts` are the rows by topic and partition, `values` those of the partition columns, which all rows of the
-    file have, and `texts` the same as text. `host` is where the task ran.
+    `footer` is what the file ends with: parquet's metadata, so that nobody reads the file for it again, else its last
+    bytes. `unsaid` is what parquet's does not say of the rows. `counts` are the rows by topic and partition, `values`
+    those of the partition columns, which all rows of the file have, and `texts` the same as text. `host` is where the
+    task ran. `held` is how many rows the file's own writer has counted; None: the footer says it.
     """
 
     name: str
@@ -30,6 +33,7 @@ class WrittenFile:
     texts: Mapping[str, str | None] = field(default_factory=dict)
     host: str = ""
     unsaid: Unsaid = field(default_factory=Unsaid, repr=False)
+    held: int | None = None
 
     @property
     def rows(self) -> int:
@@ -42,5 +46,5 @@ class WrittenFile:
         return ", ".join(held)
 
     def metadata(self) -> Any:
-        """pyarrow's `FileMetaData`."""
-        return pyarrow.parquet.read_metadata(pa.BufferReader(self.footer))
+        """pyarrow's `FileMetaData`, of a parquet file."""
+        return pyarrow.parquet.read_metadata(pa.BufferReader(_MAGIC + self.footer))
