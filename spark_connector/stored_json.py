@@ -30,7 +30,7 @@ def parsed(data: bytes | str) -> Any:
             json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except UnicodeError as error:
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise ValueError(f"it is no text in UTF-8 ({error.reason})") from None
     return found
 
