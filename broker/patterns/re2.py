@@ -2,8 +2,8 @@
 
 RE2 itself reads and matches them, in linear time and without the interpreter's lock. Where it and RE2/J differ, the
 pattern is written in the way that both read alike, or refused: RE2 takes `\\C` and a `{` that is repeated, RE2/J `\\é`.
-RE2 reads a pattern *with* the lock, so what it may cost is bounded: a pattern longer than 4 KiB, or that RE2 compiles
-to more than 1 MiB, is refused. RE2/J takes those: `\\pL{1000}`.
+RE2 reads a pattern *with* the lock, so what it may cost is bounded: a pattern longer than 4 KiB (32 KiB for
+names and alternatives), or that RE2 compiles to more than 1 MiB, is refused. RE2/J takes those: `\\pL{1000}`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 MAX_SECONDS = 10.0
 """Of one call of `matching`. A usual pattern takes some microseconds for a name."""
 
-MAX_BYTES = 4096
-"""Of a pattern. The costliest that were found hold the interpreter's lock for 0.1 s; of 32 KiB, which Kafka's protocol
-admits, for 0.8 s, and with RE2's default of 8 MiB of memory for 2.8 s."""
+MAX_BYTES = 32 << 10
+"""Of a pattern: the longest string of Kafka's protocol."""
+
+MAX_COSTLY_BYTES = 4096
+"""Of a pattern that is more than names, dots, groups, `|`, `*` and `+`. Those of 32 KiB hold the interpreter's lock for
+0.03 s, `a?a?…` for 1 s; with 4 KiB no pattern was found that holds it for more than 0.1 s."""
 
 _MAX_MEMORY = 1 << 20
 
 _NAMES_AT_A_TIME = 100
+
+_CHEAP = re.compile(r"(?:[\w.^$|)*+-]|\((?:\?:)?|\\[.-])*+", re.ASCII)
 
 _PART = re.compile(
     r"""
@@ -50,8 +55,9 @@ class Re2Pattern:
         options.log_errors = False  # on standard error
         options.never_capture = True
         try:
-            if len(text.encode()) > MAX_BYTES:
-                raise InvalidPattern(f"it is longer than {MAX_BYTES} bytes")
+            most = MAX_BYTES if _CHEAP.fullmatch(text) else MAX_COSTLY_BYTES
+            if len(text.encode()) > most:
+                raise InvalidPattern(f"it is longer than {most} bytes")
             self._compiled = re2.compile(_PART.sub(_as_in_re2, text), options)
         except re2.error as error:
             raise InvalidPattern(error.args[0].decode(errors="replace")) from None
