@@ -327,18 +327,22 @@ def test_a_reader_of_committed_data_and_librdkafka_see_the_same(
 
 def test_an_abort_takes_no_record_of_the_next_transaction(producer: Producer, topic: str, broker: Kafka) -> None:
     drained, next_has_a_record = threading.Event(), threading.Event()
-    drain = producer._accumulator.drain
+    drain, flush = producer._accumulator.drain, producer._accumulator.flush
 
     def slow_drain() -> list[Any]:
         drained.set()
         next_has_a_record.wait(0.5)
         return drain()
 
-    producer._accumulator.drain = slow_drain  # type: ignore[method-assign]
+    def flush_until_drained(timeout_s: float | None) -> bool:
+        return flush(timeout_s) and drained.wait(10)
+
     producer.begin_transaction()
     producer.send(topic, b"aborted", partition=0).result(10)
+    producer._accumulator.drain = slow_drain  # type: ignore[method-assign]
+    producer._accumulator.flush = flush_until_drained  # type: ignore[method-assign]
     producer.abort_transaction()
-    assert drained.wait(10)
+    producer._accumulator.flush = flush  # type: ignore[method-assign]
     producer.begin_transaction()
     producer.send(topic, b"kept", partition=0)
     next_has_a_record.set()
