@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from math import inf
 from typing import NamedTuple, Protocol
 
 from broker.archive.layout import begin_of
@@ -273,14 +274,19 @@ class ArchiveState:
 def common_end(manifest: Manifest, log: LogView) -> int:
     """How far archive and log hold the same records: a leader epoch has one leader, so they part where an epoch ends.
 
-    Nothing can be compared below the first record on disk; an archive is never cut there.
+    Also below the first record on disk: what has left the disk for an earlier archive may have been truncated there
+    since, and at its offsets the archive then has the records of another leader. Below the first record whose epoch the
+    log knows nothing can be compared; but nothing there is of a later epoch than that record.
     """
     epochs = log.epochs
+    oldest, known_from = epochs[0] if epochs else (inf, log.local_start)
     ends = {epoch: following for (epoch, _), (_, following) in pairwise([*epochs, (-1, log.end)])}
     bound = manifest.end
     for epoch, start in reversed(manifest.epochs):
+        if epoch < oldest:
+            return max(min(bound, known_from), manifest.start)
         common = min(bound, ends.get(epoch, start))
         if common > start:
-            return max(common, min(manifest.end, log.local_start))
+            return common
         bound = start
-    return max(bound, min(manifest.end, log.local_start))
+    return bound

@@ -373,6 +373,43 @@ def test_what_an_earlier_leader_had_archived_lets_nothing_leave_the_disk(tmp_pat
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_another_leaders_records_do_not_stand_for_those_that_are_lost(
+    tmp_path: Path, store: AwayStore, epoch: int
+) -> None:
+    """They have left the disk for the archive, where an unclean leader has truncated them and put its own, of `epoch`,
+    at their offsets. Then comes the first leader again."""
+
+    async def scenario() -> None:
+        first, other = Broker(tmp_path, store, 1), Broker(tmp_path, store, 2)
+        for broker, its_epoch in (first, 2), (other, epoch):
+            fill(broker.log, 20)
+            for number in range(40):
+                append(broker.log, batch(b"%d of %d" % (number, its_epoch) + b"x" * 100), leader_epoch=its_epoch)
+        first.lead(2)
+        await first.until_archived()
+        assert first.log.apply_retention() > 0
+        other.lead(3)
+        await other.until_archived()
+        first.lead(4)
+        await first.until(lambda: bool(first.status.problem))
+        local_start = first.log.local_start_offset
+        assert first.status.problem == (
+            f"offsets 20 to {local_start - 1} are neither in the archive nor in the leader's log; "
+            f"delete the records before {local_start} to go on without them"
+        )
+        with pytest.raises(BrokerError):
+            first.log.read(20, 1_000)
+        first.log.delete_records(local_start)
+        await first.until_archived()
+        assert [(one.epoch, one.start) for one in manifest(store).epochs] == [(2, local_start)]
+        assert is_clean(store, orphans=100)
+        for broker in (first, other):
+            await broker.manager.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_stood_still_deletes_nothing_of_a_later_one(tmp_path: Path, store: AwayStore) -> None:
     """The first segment that the later one archives may begin before the start that the older one knows."""
     place = ManifestStore(store.storage, "cluster", TOPIC_ID, 0)
