@@ -78,7 +78,7 @@ class CheckedJson:
         known = shape.fields or {}
         if missing := [name for name in sorted(shape.required) if name not in names]:
             raise ConfigError(f"the JSON Schema requires the field {_named(path, missing[0])}, which no column has")
-        if shape.is_closed and (unknown := [name for name in names if name not in known]):
+        if not shape.admits_others and (unknown := [name for name in names if name not in known]):
             raise ConfigError(
                 f"the JSON Schema has no field {_named(path, unknown[0])} and admits no others: leave the column out"
             )
@@ -106,7 +106,7 @@ class CheckedJson:
     def _of_map(self, shape: Shape, kind: pa.MapType, path: str) -> _Check | None:
         """A map is an object of which each row has its own fields."""
         known = shape.fields or {}
-        if not known and not shape.required and not shape.is_closed:
+        if not known and not shape.required and shape.admits_others:
             return None if shape.item is None else self._of_elements(shape.item, kind.item_type, f"{path}[]")
         if not pa.types.is_string(kind.key_type):
             raise ConfigError(
@@ -126,7 +126,7 @@ class CheckedJson:
                 if name in named:
                     rest = rest & ~mask
                     yield from named[name](items.filter(pa.array(mask)), rows[places[mask]])
-            if shape.is_closed and rest.any():
+            if not shape.admits_others and rest.any():
                 yield rows[places[rest]], f"{_field(path)} has a key that the JSON Schema does not admit"
             elif others is not None:
                 yield from others(items.filter(pa.array(rest)), rows[places[rest]])

@@ -67,6 +67,11 @@ class Shape:
     values: frozenset[str] | None = None
 
     @property
+    def admits_others(self) -> bool:
+        """Of an object: whether it may have more than its `fields`."""
+        return not self.is_closed and (self.item is None or self.item.kind != "never")
+
+    @property
     def type(self) -> pa.DataType:
         """The type of the column."""
         if self.kind == "struct":
@@ -210,7 +215,8 @@ class _Reader:
         if others is None and not patterns:
             return replace(ANY, nullable=False, required=required)
         item = reduce(_either, [self.shape(one, within, depth) for one in (*patterns, others or False)])
-        return Shape("map", item=ANY if item.kind == "never" else item, required=required)
+        is_open = item.kind == "never" and others is not False
+        return Shape("map", item=ANY if is_open else item, required=required)
 
 
 def _implied(schema: dict[str, Any]) -> str | None:

@@ -14,7 +14,7 @@ import importlib
 import re
 from typing import Any, Final
 
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FeatureSet, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import DecodeError
 
@@ -146,6 +146,39 @@ def _with_nested(message: Proto) -> list[Proto]:
     if message.GetOptions().map_entry:
         return []
     return [message, *(one for inner in message.nested_types for one in _with_nested(inner))]
+
+
+def without_maps(message: Proto) -> Proto:
+    """The message in a pool where a map is what it is in bytes: a list of entries, in their order."""
+    pool = DescriptorPool()
+    added = set()
+
+    def add(file: ProtoFile) -> None:
+        if file.name in added:
+            return
+        added.add(file.name)
+        for other in file.dependencies:
+            add(other)
+        made = FileDescriptorProto.FromString(bytes_of(file))
+        for one in made.message_type:
+            _unmap(one, has_features=made.syntax == "editions")
+        pool.AddSerializedFile(made.SerializeToString())
+
+    add(message.file)
+    return pool.FindMessageTypeByName(message.full_name)
+
+
+def _unmap(message: Any, *, has_features: bool) -> None:
+    """`has_features`: where lists of messages may be groups, which maps never are."""
+    entries = [one for one in message.nested_type if one.options.map_entry]
+    names = tuple(f".{message.name}.{one.name}" for one in entries)
+    fields = [one for one in message.field if one.type_name.endswith(names)]
+    for field in (*fields, *(one for entry in entries for one in entry.field if one.type_name)):
+        if has_features:
+            field.options.features.message_encoding = FeatureSet.LENGTH_PREFIXED
+    for one in message.nested_type:
+        one.options.ClearField("map_entry")
+        _unmap(one, has_features=has_features)
 
 
 def file_of(schema: ProtobufSchema) -> bytes:

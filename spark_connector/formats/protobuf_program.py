@@ -304,7 +304,9 @@ def _bits(there: Array) -> pa.Buffer | None:
 
 def _flags(proto: Proto, more: int) -> int:
     implicit = not proto.has_presence and not proto.is_repeated and not more & _IN_MAP
-    return more | (_IMPLICIT if implicit else 0) | (_REQUIRED if proto.is_required else 0)
+    within = more & _IN_MAP and proto.message_type  # an entry without a value has an empty message
+    required = proto.is_required or (within and any(one.is_required for one in within.fields))
+    return more | (_IMPLICIT if implicit else 0) | (_REQUIRED if required else 0)
 
 
 def _link_oneofs(protos: list[Proto], fields: list[list[int]], first: int) -> None:

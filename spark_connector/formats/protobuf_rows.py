@@ -6,6 +6,7 @@ kernel, and for the few values that need more than it does. Both ways read and w
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -13,12 +14,11 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark_connector.formats.protobuf_columns import EMPTY, Field, Message, is_zero
+from spark_connector.formats.protobuf_descriptors import without_maps
 from spark_connector.formats.value_decoder import BadValue
 
 MOST_SECONDS: Final = 9_223_372_036_851
 """Beyond it a Timestamp or a Duration is no microseconds in 64 bits; the same in the kernel."""
-_SIZED: Final = 2
-"""The wire type of texts and messages."""
 _OF_ENTRY: Final = (1, 2)
 
 
@@ -30,17 +30,20 @@ class RowReader:
         self._class = GetMessageClass(message.proto)
         self._numbers = {field.number for field in message.proto.fields}
 
+    @cached_property
+    def _listed(self) -> Any:
+        """The class that shows a map's entries in their order, where only the last one with a key counts."""
+        return GetMessageClass(without_maps(self._message.proto))
+
     def read(self, raw: bytes, begin: int = 0) -> dict[str, Any]:
         """The message in `raw` from `begin` on. Raises BadValue."""
-        read = self._class()
+        whole, read = self._class(), self._listed()
         try:
+            whole.ParseFromString(raw[begin:])
+            _check_required(whole)
             read.ParseFromString(raw[begin:])
-            if not read.IsInitialized():
-                raise BadValue(f"required fields are missing: {', '.join(read.FindInitializationErrors())[:200]}")
             for one in UnknownFieldSet(read):
                 if one.field_number in self._numbers:  # a nested one is let pass, as by Spark
-                    if one.wire_type == _SIZED and self._is_map(one.field_number):
-                        continue  # see _entries_apart
                     raise BadValue(other_type(self._message, one.field_number))
             return _shown(read, self._message)
         except BadValue:
@@ -48,8 +51,10 @@ class RowReader:
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadValue(f"no message {self._message.proto.full_name}: {error}") from None
 
-    def _is_map(self, number: int) -> bool:
-        return any(field.is_map and field.number == number for field in self._message.fields)
+
+def _check_required(read: Any) -> None:
+    if not read.IsInitialized():
+        raise BadValue(f"required fields are missing: {', '.join(read.FindInitializationErrors())[:200]}")
 
 
 def other_type(message: Message, number: int) -> str:
@@ -66,8 +71,7 @@ def _value(read: Any, field: Field) -> Any:
     if field.is_map:
         assert field.message is not None
         key, item = field.message.fields
-        entries = {**getattr(read, field.name), **_entries_apart(read, field)}
-        return [(key.shown(name), _one(one, item, in_map=True)) for name, one in entries.items()]
+        return [(key.shown(name), _one(one, item)) for name, one in _entries(read, field).items()]
     value = getattr(read, field.name)
     if field.is_list:
         return [_one(one, field) for one in value]
@@ -76,26 +80,23 @@ def _value(read: Any, field: Field) -> Any:
     return _one(value, field)
 
 
-def _entries_apart(read: Any, field: Field) -> dict[Any, Any]:
-    """Entries of a map that have fields which its schema lacks: the runtime keeps them with the message's unknown
-    fields. Raises BadValue where it cannot be told what the map has."""
+def _entries(read: Any, field: Field) -> dict[Any, Any]:
+    """Of entries with one key the last, also if it has fields that its schema lacks: so Java's runtime, C++'s and
+    Python's own. upb alone takes such an entry out of a map. Raises BadValue where it cannot be told what the map
+    has."""
     assert field.message is not None
     made = {}
-    for one in UnknownFieldSet(read):
-        if one.field_number != field.number or one.wire_type != _SIZED:
-            continue
-        entry = GetMessageClass(field.message.proto).FromString(one.data)
-        if (
-            entry.key in made
-            or entry.key in getattr(read, field.name)
-            or any(unknown.field_number in _OF_ENTRY for unknown in UnknownFieldSet(entry))
-        ):
-            raise BadValue(f"field {field.name}: an entry of the map has fields that its schema lacks")
+    for entry in getattr(read, field.name):
+        if any(unknown.field_number in _OF_ENTRY for unknown in UnknownFieldSet(entry)):
+            raise BadValue(f"field {field.name}: an entry of the map has a key or a value that its schema lacks")
         made[entry.key] = entry.value
+    if field.message.fields[1].message is not None:
+        for value in made.values():
+            _check_required(value)
     return made
 
 
-def _one(value: Any, field: Field, *, in_map: bool = False) -> Any:
+def _one(value: Any, field: Field) -> Any:
     if field.message is None:
         return field.shown(value)
     if field.kind == "wrapper":

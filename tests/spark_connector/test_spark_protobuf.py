@@ -10,11 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import struct_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from broker.records import native
 from spark_connector.formats.protobuf_decoder import ProtobufDecoder
-from spark_connector.formats.protobuf_descriptors import file_of, message_of
+from spark_connector.formats.protobuf_descriptors import file_of, message_of, schema_of_file
+from spark_connector.formats.value_format import ProtobufRules
 from tests.support.kafka import Kafka
 from tests.support.protobuf_cases import drawn_message, every_kind, hostile
 from tests.support.randomness import seeded
@@ -90,3 +94,26 @@ def test_bad_records_and_nulls_are_those_of_java(spark: SparkSession, syntax: st
         assert (row in decoded.bad) == (wanted is None), (one, decoded.bad.get(row))
         if wanted is not None:
             assert {name for name in singular if found[row][name].is_valid} == wanted
+
+
+def test_entries_of_a_map_are_those_of_java(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of classes that protoc makes, whose maps have a key once. Field 3 of an entry is one of a newer schema."""
+    files = FileDescriptorSet()
+    struct_pb2.DESCRIPTOR.CopyToProto(files.file.add())
+    schema, dice = schema_of_file(files.SerializeToString(), "google.protobuf.Struct"), seeded(3)
+    one = struct_pb2.Struct.FieldsEntry
+    raw = []
+    for _ in range(50):
+        drawn = [one(key=dice.choice("ab"), value={"number_value": index}) for index in range(dice.randint(0, 4))]
+        entries = [entry.SerializeToString() + dice.choice([b"", b"\x18\x01"]) for entry in drawn]
+        raw.append(b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in entries))
+    java = spark._jvm.org.sparkproject.connect.protobuf.Struct  # type: ignore[union-attr]
+    read = [java.parseFrom(one).getFieldsMap() for one in raw]
+    wanted = [{key: fields[key].getNumberValue() for key in fields} for fields in read]
+    for with_kernel in (True, False):
+        if not with_kernel:
+            monkeypatch.setattr(native, "kernel", None)
+        decoded = ProtobufDecoder(schema, None, ProtobufRules(1)).decode(pa.array(raw))
+        assert decoded.bad == {}
+        found = [{key: value["number_value"] for key, value in row["fields"]} for row in decoded.column.to_pylist()]
+        assert found == wanted

@@ -96,6 +96,36 @@ def test_a_map_has_the_keys_that_the_schema_requires() -> None:
         encode(schema, pa.struct([("m", pa.map_(pa.int64(), pa.int64()))]), [])
 
 
+NO_KEYS = {"type": "object", "properties": {}, "additionalProperties": False}
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        NO_KEYS,
+        {"type": "object", "additionalProperties": False},
+        {"type": "object", "additionalProperties": False, "patternProperties": {"^w": False}},
+        {"allOf": [NO_KEYS, TEXTS]},
+        {"anyOf": [NO_KEYS, {**NO_KEYS, "type": ["object", "null"]}]},
+        {"anyOf": [NO_KEYS, TEXTS]},
+        {"type": "object", "additionalProperties": {}},
+        {"type": "object", "patternProperties": {"^q": False}},
+    ],
+)
+@pytest.mark.parametrize("omits", [True, False])
+def test_an_object_that_admits_no_keys_has_none(schema: dict[str, Any], omits: bool) -> None:
+    whole = {"type": "object", "properties": {"a": schema}}
+    kind = pa.struct([("a", pa.map_(pa.string(), pa.string()))])
+    rows: list[Any] = [{"a": []}, {"a": [("w", None)]}, {"a": [("w", "x")]}]
+    validator = jsonschema.Draft202012Validator(whole)
+    expected = [row for row, value in enumerate(rows) if not validator.is_valid({"a": dict(value["a"])})]
+    made = encode(whole, kind, rows, omits=omits)
+    assert list(made.bad) == expected
+    closed = "field a has a key that the JSON Schema does not admit"
+    assert len(expected) < 2 or set(made.bad.values()) == {closed}
+
+
 def test_nulls_that_are_written_must_be_admitted() -> None:
     rows = [{**GOOD, "lines": None}, {**GOOD, "note": None}]
     assert encode(ORDER, KIND, rows, omits=False).bad == {
@@ -113,6 +143,7 @@ def test_nulls_that_are_written_must_be_admitted() -> None:
         (ORDER, pa.struct([*KIND, ("more", pa.int64())]), "has no field more and admits no others"),
         (ORDER, pa.struct([("id", pa.string()), *list(KIND)[1:]]), "field id is string, where .* asks for an integer"),
         (ORDER, pa.struct([("id", pa.float64()), *list(KIND)[1:]]), "field id is double, where .* an integer"),
+        ({"type": "object", "additionalProperties": False}, KIND, "has no field id and admits no others"),
         ({"type": "array"}, KIND, "the value is struct.* asks for an array"),
         ({"type": "object", "additionalProperties": {"type": "string"}}, pa.struct([("a", pa.bool_())]), "a is bool"),
     ],

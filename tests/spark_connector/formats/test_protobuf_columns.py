@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, Edition, FeatureSet, FieldDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,18 @@ from spark_connector.formats.protobuf_encoder import ProtobufEncoder
 from spark_connector.formats.protobuf_rows import RowReader
 from spark_connector.formats.value_decoder import one_by_one
 from spark_connector.formats.value_format import ProtobufRules
-from tests.support.protobuf_cases import drawn_message, drawn_schema, every_kind, has_maps, hostile, rows
+from tests.support.protobuf_cases import (
+    add,
+    add_map,
+    drawn_message,
+    drawn_schema,
+    every_kind,
+    file_with,
+    has_maps,
+    hostile,
+    rows,
+    schema_with,
+)
 
 PLAIN = ProtobufRules()
 SCHEMA = every_kind()
@@ -72,7 +84,15 @@ def test_messages_that_follow_one_another_are_merged_as_by_the_runtime(schema: A
 def test_hostile_bytes_are_bad_for_both_or_read_alike(schema: Any, dice: Random) -> None:
     """proto2's text without UTF-8 is bad for us alone."""
     sent = [drawn_message(dice, message_of(schema), 0.05).SerializeToString() for _ in range(6)]
-    raw: list[bytes | None] = [hostile(dice, one) for one in sent]
+    check_alike(schema, [hostile(dice, one) for one in sent])
+
+
+def test_bytes_that_were_bad_for_one_alone_are_read_alike() -> None:
+    """to_enum: field 1627 and GREEN, whose key is 0; 0 and BLUE."""
+    check_alike(OLD, [bytes.fromhex("821a05d865021005821a0d080010ffffffffffffffffff01")])
+
+
+def check_alike(schema: Any, raw: list[bytes | None]) -> None:
     decoded = ProtobufDecoder(schema).decode(pa.array(raw, pa.binary()))
     decoded.column.validate(full=True)
     wanted = by_runtime(schema, PLAIN, raw)
@@ -126,15 +146,71 @@ def test_without_the_kernel_it_is_the_same(schema: Any, dice: Random) -> None:
     assert again == written
 
 
-@pytest.mark.parametrize("with_kernel", [True, False])
-def test_an_entry_of_a_map_with_fields_of_a_newer_schema_is_kept(
-    with_kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """protobuf's runtime takes such an entry out of the map, and keeps it with the unknown fields of the message."""
-    if not with_kernel:
+@pytest.fixture(params=["kernel", "runtime"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "runtime":
         monkeypatch.setattr(native, "kernel", None)
+
+
+def sized(tag: bytes, data: bytes) -> bytes:
+    return tag + bytes([len(data)]) + data
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_an_entry_of_a_map_with_fields_of_a_newer_schema_is_kept() -> None:
+    """upb takes such an entry out of the map; for every other runtime of protobuf the last entry of a key counts."""
     newer = b"\x0a\x01k\x11" + struct.pack("<d", 2.5) + b"\x1a\x03new"  # key, value, field 3
-    inner = b"\x22" + bytes([len(newer)]) + newer
-    decoded = ProtobufDecoder(SCHEMA).decode(pa.array([b"\x8a\x01" + bytes([len(inner)]) + inner], pa.binary()))
+    plain = b"\x0a\x01k\x11" + struct.pack("<d", 1.5)
+    raw = [
+        sized(b"\x8a\x01", b"".join(sized(b"\x22", one) for one in entries))
+        for entries in ([newer], [plain, newer], [newer, plain], [newer, plain, newer], [newer, newer])
+    ]
+    decoded = ProtobufDecoder(SCHEMA).decode(pa.array(raw, pa.binary()))
     assert decoded.bad == {}
-    assert decoded.column[0].as_py()["one_inner"]["m"] == [("k", 2.5)]
+    assert [row["one_inner"]["m"] for row in decoded.column.to_pylist()] == [
+        [("k", value)] for value in (2.5, 2.5, 1.5, 2.5, 2.5)
+    ]
+
+
+@pytest.mark.usefixtures("_both_ways")
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([b"\x08\x01\x12\x02\x08\x05"], None),
+        ([b""], "required fields are missing"),
+        ([b"\x08\x01"], "required fields are missing"),
+        ([b"\x08\x01\x12\x00"], "required fields are missing"),
+        ([b"\x08\x01\x12\x02\x08\x05", b"\x08\x01"], "required fields are missing"),
+        ([b"\x08\x01\x12\x00\x18\x01"], "required fields are missing"),  # with a field of a newer schema
+        ([b"\x08\x01\x18\x01"], "required fields are missing"),
+        ([b"\x08\x01\x12\x00\x18\x01", b"\x08\x01\x12\x02\x08\x05"], None),
+        ([b"\x08\x01\x15\x00\x00\x00\x00"], "has a key or a value that its schema lacks"),
+    ],
+)
+def test_a_value_of_a_map_has_its_required_fields(entries: list[bytes], why: str | None) -> None:
+    """Also one that its entry leaves out, which is an empty message."""
+    value, whole = DescriptorProto(name="V"), DescriptorProto(name="M")
+    add(value, "a", 1, "int32").label = FieldDescriptorProto.LABEL_REQUIRED
+    add_map(whole, "m", 1, "int32", "t.V", "t.M")
+    schema = schema_with(file_with(whole, value, syntax="proto2"), message="t.M")
+    decoded = ProtobufDecoder(schema).decode(pa.array([b"".join(sized(b"\x0a", one) for one in entries)]))
+    assert (decoded.bad == {}) if why is None else why in decoded.bad[0]
+    assert decoded.column.to_pylist() == [{"m": [(1, {"a": 5})]} if why is None else None]
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_maps_are_no_groups_where_messages_are() -> None:
+    """With `features.message_encoding = DELIMITED` of a file in an edition."""
+    value, whole = DescriptorProto(name="V"), DescriptorProto(name="M")
+    add(value, "a", 1, "int32")
+    add(whole, "one", 1, "t.V")
+    add(whole, "all", 2, "t.V", repeated=True)
+    add_map(whole, "by", 3, "int32", "t.V", "t.M")
+    file = file_with(whole, value, syntax="editions")
+    file.edition = Edition.EDITION_2023
+    file.options.features.message_encoding = FeatureSet.DELIMITED
+    schema = schema_with(file, message="t.M")
+    made = GetMessageClass(message_of(schema))(one={"a": 1}, all=[{"a": 2}], by={3: {"a": 4}})
+    decoded = ProtobufDecoder(schema).decode(pa.array([made.SerializeToString()]))
+    assert decoded.bad == {}
+    assert decoded.column.to_pylist() == [{"one": {"a": 1}, "all": [{"a": 2}], "by": [(3, {"a": 4})]}]
