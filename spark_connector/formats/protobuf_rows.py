@@ -81,7 +81,7 @@ def _value(read: Any, field: Field) -> Any:
 
 
 def _entries(read: Any, field: Field) -> dict[Any, Any]:
-    """Of entries with one key the last, also if it has fields that its schema lacks: so Java's runtime, C++'s and
+    """Of entries with one key the last, also if it has fields that its schema lacks: so Java's runtime and
     Python's own. upb alone takes such an entry out of a map. Raises BadValue where it cannot be told what the map
     has."""
     assert field.message is not None

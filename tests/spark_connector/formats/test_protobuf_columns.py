@@ -158,7 +158,7 @@ def sized(tag: bytes, data: bytes) -> bytes:
 
 @pytest.mark.usefixtures("_both_ways")
 def test_an_entry_of_a_map_with_fields_of_a_newer_schema_is_kept() -> None:
-    """upb takes such an entry out of the map; for every other runtime of protobuf the last entry of a key counts."""
+    """upb takes such an entry out of the map; for Java's runtime and Python's own the last entry of a key counts."""
     newer = b"\x0a\x01k\x11" + struct.pack("<d", 2.5) + b"\x1a\x03new"  # key, value, field 3
     plain = b"\x0a\x01k\x11" + struct.pack("<d", 1.5)
     raw = [
