@@ -69,16 +69,16 @@ class DeltaFiles:
                 )
         return self._own(self._listed(chosen))
 
-    def of_loads(self, load_ids: Sequence[str]) -> tuple[list[TableFile], list[TableFile]]:
-        """(files with rows of these loads only, those that have others, too)."""
-        whole, mixed, wanted = list[TableFile](), list[TableFile](), pa.array(load_ids, pa.string())
+    def of_loads(self, undone: pa.Array) -> tuple[list[TableFile], list[TableFile]]:
+        """(files with rows of the loads with these ids only, those that have others, too)."""
+        whole, mixed, ids = list[TableFile](), list[TableFile](), set(undone.to_pylist())
         for file, only in zip(self._listed(self._actions), self._only_loads(), strict=True):
             if only is not None:
-                found = {only in load_ids}
+                found = {only in ids}
             else:
                 (file,) = self._own([file])
                 loads = (part.column(LOAD_COLUMN) for part in self.read(file, [LOAD_COLUMN]))
-                found = {one for load in loads for one in pc.is_in(load, wanted).unique().to_pylist()}
+                found = {one for load in loads for one in pc.is_in(load, undone).unique().to_pylist()}
             if True in found:
                 (mixed if False in found else whole).append(file)
         return whole, mixed

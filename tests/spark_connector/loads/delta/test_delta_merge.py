@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from broker.storage.storage import open_storage
 from spark_connector.destinations import open_destination
 from spark_connector.loads.compaction import CompactionOptions
+from spark_connector.loads.delta.delta_files import DeltaFiles
 from spark_connector.loads.record import LoadRange
 from spark_connector.maintenance import rewind
 from tests.spark_connector.loads.test_filters import misses
@@ -101,6 +103,34 @@ def test_each_row_that_a_rewind_leaves_in_a_file_of_several_loads_is_found(tmp_p
     engines = delta_engines(str(table.to))
     assert misses(rows, engines, case.own_values(), ["="]) == ""
     assert misses(rows, engines, case.own_values()[:1], ["is null", "!="]) == ""
+
+
+def test_files_of_undone_loads_are_known_by_their_bounds_and_by_their_rows(tmp_path: Path) -> None:
+    url = (tmp_path / "t").as_uri()
+    for loads in (["kept"], ["undone"], ["kept", "undone"], [None, "undone"], ["undone", "undone-2"]):
+        write_deltalake(url, pa.table({"load": pa.array(loads, pa.string())}), mode="append")
+    files = DeltaFiles(DeltaTable(url), open_storage(url))
+    assert files._only_loads().count("undone") == 1, "this file is known by its bounds"
+    whole, mixed = files.of_loads(pa.array(["undone", "undone-2"]))
+    assert [file.rows for file in whole] == [2, 1]
+    assert [file.rows for file in mixed] == [2, 2]
+
+
+def test_a_rewind_takes_whole_files_beside_those_it_writes_anew(tmp_path: Path) -> None:
+    case = CASES["double with NaN"]
+    table = FilteredTable(tmp_path / "table", "delta")
+    table.load(case.columns(case.files[0]))
+    with open_destination(table.target) as site:
+        first = site.log.newest().load_id
+    assert first is not None
+    table.load(case.columns(case.files[0]))
+    with open_destination(table.target) as site:
+        assert site.compaction().run(CompactionOptions(rewindable_s=0)).files_after == 1
+    table.load(case.columns(case.files[0]))
+    assert len(DeltaTable(str(table.to)).file_uris()) == 2
+    rewind(table.target, first)
+    left = DeltaTable(str(table.to)).to_pyarrow_table().column("load").unique().to_pylist()
+    assert left == [first]
 
 
 @pytest.mark.parametrize("name", ["double with NaN", "decimal(38,2)", "timestamp beyond Python", "text that is cut"])
