@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import IO, ClassVar, Self
 
 from broker.errors import PykafkaError
 from broker.held_port import HeldPort
@@ -148,14 +148,17 @@ class EmbeddedBroker:
         self._settings["listeners"] = _ANY_PORT.sub(self._hold_port, self._settings["listeners"])
         overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
         with self._output.open("wb") as stdout, self.log_file.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, "start", "--stop-on-eof", *overrides],
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
+            self._process = self._run(["-m", self.module, "start", "--stop-on-eof", *overrides], stdout, stderr)
+
+    def _run(self, arguments: list[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
 
     def _hold_port(self, address: re.Match[str]) -> str:
         host = address.group(1)

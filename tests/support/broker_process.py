@@ -7,10 +7,13 @@ Called by the fixtures of tests/conftest.py and by tests/faults and bench/. It i
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO, Any
 
 from broker.embedded import EmbeddedBroker
+from tests.support import forked_brokers
 
 RUNNING: list[BrokerProcess] = []
 
@@ -57,6 +60,9 @@ class BrokerProcess(EmbeddedBroker):
             log.seek(self._test_began)
             return log.read().decode(errors="replace")
         return ""
+
+    def _run(self, arguments: list[str], stdout: IO[bytes], stderr: IO[bytes]) -> Any:
+        return forked_brokers.start(arguments, {**os.environ, "PYTHONUNBUFFERED": "1"}, stdout, stderr)
 
     def _launch(self) -> None:
         super()._launch()

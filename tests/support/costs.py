@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked_brokers
+
 _SHOWN = 25
 
 
@@ -60,7 +62,7 @@ class Costs:
 
 def _cpu_s() -> float:
     now = os.times()
-    return now.user + now.system + now.children_user + now.children_system
+    return now.user + now.system + now.children_user + now.children_system + forked_brokers.cpu_s()
 
 
 def pytest_configure(config: pytest.Config) -> None:
