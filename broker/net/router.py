@@ -68,13 +68,12 @@ Handler = Callable[[Request, Client], Answer | DelayedAnswer[Any] | Awaitable[An
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """One API: its handler and its lowest and highest version. ApiVersions may advertise another lowest version."""
+    """One API: its handler and its lowest and highest version."""
 
     api: ApiKey
     low: int
     high: int
     handler: Handler
-    advertised_low: int | None = None
     refuse: Handler | None = None
     """Answers versions below `low`; without it they end the connection."""
 

@@ -1,13 +1,20 @@
-"""What leaders of partitions ask the share coordinator, field by field: APIs 83 to 87, and where to find it."""
+"""What leaders of partitions ask the share coordinator, field by field: APIs 83 to 87, and where to find it; and what a
+hostile list of partitions costs."""
 
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from broker.errors import ErrorCode
+from broker.api.share_offsets import describe_share_group_offsets
+from broker.coordinator.modern_group_messages import TopicIdPartition
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.replica.cluster_metadata import PartitionInfo, Topic
+from broker.share.persister import ShareState
 from tests.support.raw_requests import Requests, versions
 from tests.support.raw_share_states import BATCH, ShareStates, find
 
@@ -84,3 +91,31 @@ def test_a_key_that_names_no_share_partition_is_refused(ask: Requests, key: str)
 
 def test_share_partitions_are_not_found_before_version_6(ask: Requests) -> None:
     assert find(ask, "g:AAAAAAAAAAAAAAAAAAAAAQ:0", 5).error_code is ErrorCode.invalid_request
+
+
+TOPIC = Topic("t", uuid.UUID(int=1), {0: PartitionInfo(0, 0, (0,), (0,))})
+
+
+async def test_nobody_is_asked_twice_nor_about_partitions_that_do_not_exist() -> None:
+    asked: list[TopicIdPartition] = []
+
+    async def summaries(group_id: str, partitions: list[TopicIdPartition]) -> dict[TopicIdPartition, ShareState]:
+        asked.extend(partitions)
+        return dict.fromkeys(partitions, ShareState(7, 1, 1, (), 0))
+
+    def led_elsewhere(tp: object) -> None:
+        raise BrokerError(ErrorCode.not_leader_or_follower)
+
+    context: Any = SimpleNamespace(
+        check=lambda *asked: None,
+        allows=lambda *asked: True,
+        topics=SimpleNamespace(metadata=SimpleNamespace(topics={"t": TOPIC}), partition=led_elsewhere),
+        share=SimpleNamespace(states=SimpleNamespace(summaries=summaries)),
+    )
+    topics = [SimpleNamespace(topic_name="t", partitions=[0, 0, 5, -1, 5])]
+    request: Any = SimpleNamespace(body=SimpleNamespace(groups=[SimpleNamespace(group_id="g", topics=topics)]))
+    (group,) = (await describe_share_group_offsets(context, request, cast(Any, None)))["groups"]
+    assert asked == [(TOPIC.topic_id, 0)]
+    rows = group["topics"][0]["partitions"]
+    assert {row["partition_index"]: row["start_offset"] for row in rows} == {0: 7, 5: -1, -1: -1}
+    assert len(rows) == 3
