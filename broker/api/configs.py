@@ -124,24 +124,17 @@ async def alter_each(context: ApiContext, request: Request, client: Client, chan
     named = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     responses = []
     for asked in request.body.resources:
-        code, message = ErrorCode.none, None
+        told = outcome()
         try:
             check_resource(context, client, _ALTER_NEEDS[request.api], asked)
             if named[asked.resource_type, asked.resource_name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "a resource may be in the request only once")
             await _alter(context, asked, request.body.validate_only, changes_of)
         except BrokerError as error:
-            code, message = error.code, error.message or None
+            told = outcome(error)
         except ConfigError as error:
-            code, message = ErrorCode.invalid_config, str(error)
-        responses.append(
-            {
-                "error_code": code,
-                "error_message": message,
-                "resource_type": asked.resource_type,
-                "resource_name": asked.resource_name,
-            }
-        )
+            told = outcome(BrokerError(ErrorCode.invalid_config, str(error)))
+        responses.append({**told, "resource_type": asked.resource_type, "resource_name": asked.resource_name})
     return {"responses": responses}
 
 

@@ -76,21 +76,20 @@ def _invalid(message: str) -> BrokerError:
 async def alter_client_quotas(context: ApiContext, request: Request, client: Client) -> Fields:
     """AlterClientQuotas: set and remove quotas of users, client ids and addresses (KIP-546).
 
-    Alter the entities one after another. Each entity succeeds or fails alone. With validate_only nothing is changed.
-    Errors are those of Kafka's `ZkAdminManager`; that a quota must be above 0 is from its KRaft controller, because
-    Kafka with ZooKeeper takes 0 for no limit.
+    Each entity succeeds or fails alone. With validate_only nothing is changed. That a quota must be above 0 is from
+    Kafka's KRaft controller, because Kafka with ZooKeeper takes 0 for no limit.
     """
     entries = []
     for entry in request.body.entries:
-        code, message = ErrorCode.none, None
+        told = outcome()
         parts = {one.entity_type: one.entity_name for one in entry.entity}
         try:
             context.check(client, ALTER_QUOTAS)
             await _alter(context, parts, entry.ops, validate_only=request.body.validate_only)
         except BrokerError as error:
-            code, message = error.code, error.message or None
+            told = outcome(error)
         entity = [{"entity_type": kind, "entity_name": name} for kind, name in parts.items()]
-        entries.append({"error_code": code, "error_message": message, "entity": entity})
+        entries.append({**told, "entity": entity})
     return {"entries": entries}
 
 

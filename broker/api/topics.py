@@ -126,7 +126,7 @@ async def delete_topics(context: ApiContext, request: Request, client: Client) -
     responses = []
     for named in times:
         name, topic_id = named
-        code, message = ErrorCode.none, None
+        told = outcome()
         try:
             if not context.config.delete_topic_enable:
                 disabled = request.version >= _FIRST_WITH_DISABLED
@@ -143,8 +143,8 @@ async def delete_topics(context: ApiContext, request: Request, client: Client) -
                 mutations.record(len(known.partitions))
             topic_id = await context.topic_changes.delete(name)
         except BrokerError as error:
-            code, message = error.code, error.message or None
-        responses.append({"name": name, "topic_id": topic_id, "error_code": code, "error_message": message})
+            told = outcome(error)
+        responses.append({"name": name, "topic_id": topic_id, **told})
     return {"responses": responses, "throttle_time": mutations.throttle_ms(context.clock.monotonic())}
 
 
@@ -175,7 +175,7 @@ async def create_partitions(context: ApiContext, request: Request, client: Clien
     results = []
     for topic in {topic.name: topic for topic in request.body.topics}.values():
         assignments = None if topic.assignments is None else [tuple(a.broker_ids) for a in topic.assignments]
-        code, message = ErrorCode.none, None
+        told = outcome()
         try:
             context.check(client, CREATE_PARTITIONS_TOPIC, topic.name)
             if times[topic.name] > 1:
@@ -187,6 +187,6 @@ async def create_partitions(context: ApiContext, request: Request, client: Clien
                 topic.name, topic.count, assignments, validate_only=request.body.validate_only
             )
         except BrokerError as error:
-            code, message = error.code, error.message or None
-        results.append({"name": topic.name, "error_code": code, "error_message": message})
+            told = outcome(error)
+        results.append({"name": topic.name, **told})
     return {"results": results, "throttle_time": mutations.throttle_ms(context.clock.monotonic())}

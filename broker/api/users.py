@@ -66,16 +66,16 @@ def describe_user_scram_credentials(context: ApiContext, request: Request, clien
 
 
 def _described(known: Fields, user: str, times: int) -> Fields:
-    code, message = ErrorCode.none, None
+    error = None
     if times > 1:
-        code = ErrorCode.duplicate_resource
-        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        error = BrokerError(ErrorCode.duplicate_resource, text)
     elif user not in known:
-        code = ErrorCode.resource_not_found
-        message = f"Attempt to describe a user credential that does not exist: {user}"
-    credentials = known[user] if code is ErrorCode.none else {}
+        text = f"Attempt to describe a user credential that does not exist: {user}"
+        error = BrokerError(ErrorCode.resource_not_found, text)
+    credentials = known[user] if error is None else {}
     infos = [{"mechanism": one.number, "iterations": made.iterations} for one, made in credentials.items()]
-    return {"user": user, "error_code": code, "error_message": message, "credential_infos": infos}
+    return {"user": user, **outcome(error), "credential_infos": infos}
 
 
 _MECHANISMS = {one.number: one for one in ScramMechanism}
