@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
-from broker.protocol.messages import Request, decode_request, encode_response, peek
+from broker.protocol.messages import Request, encode_response, read_head
 from broker.records.batch import walk_batches
 from broker.records.crc32c import crc32c
 from broker.tools.run_broker import keep_freed_memory
@@ -94,11 +94,11 @@ class BareServer:
         with connection:
             while head := _receive(connection, 4):
                 frame = _receive(connection, int.from_bytes(head, "big"))
-                key, version, correlation_id = peek(frame)
-                if key == ApiKey.API_VERSIONS and version > 3:
-                    request = Request(ApiKey.API_VERSIONS, 0, correlation_id, None, None, 0)
+                asked = read_head(frame)
+                if asked.key == ApiKey.API_VERSIONS and asked.version > 3:
+                    request = Request(ApiKey.API_VERSIONS, 0, asked.correlation_id, None, None, 0)
                 else:
-                    request = decode_request(frame)
+                    request = asked.decode()
                 self._answer(connection, request)
 
     def _answer(self, connection: socket.socket, request: Request) -> None:

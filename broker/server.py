@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
-from broker.api.share_offset_reset import OffsetReset
+from broker.api.share_offsets import OffsetReset
 from broker.api.table import make_routes
 from broker.background_tasks import BackgroundTasks, name_of
 from broker.clock import Clock, SystemClock

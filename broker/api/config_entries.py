@@ -22,7 +22,7 @@ from broker.config.broker_config import (
 )
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.group_config import BROKER_KEYS, GROUP_KEYS
-from broker.log.log_config import TOPIC_KEYS
+from broker.config.topic_settings import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym
 from broker.settings import Setting, UpdateMode, settings_of
 

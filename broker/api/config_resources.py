@@ -10,8 +10,8 @@ from broker.api.config_entries import broker_entries, cluster_entries, group_ent
 from broker.api.context import ApiContext, Client
 from broker.config.broker_config import BrokerConfig
 from broker.config.group_config import GROUP_KEYS
+from broker.config.topic_settings import TOPIC_KEYS
 from broker.errors import BrokerError, ErrorCode
-from broker.log.log_config import TOPIC_KEYS
 from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.permissions import Permission
 from broker.protocol.topic_names import check_topic_name

@@ -34,7 +34,10 @@ from typing import Any
 
 from broker.api.context import LED_ELSEWHERE, ApiContext, Client, Request
 from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
+from broker.api.named_topics import NO_ID
+from broker.api.refused_versions import refuse_fetch
 from broker.api.replica_fetch import follower_of, read_for_follower
+from broker.api.serving import serves
 from broker.errors import BrokerError, ErrorCode
 from broker.log.download import Download
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
@@ -42,7 +45,7 @@ from broker.net.delayed_answer import DelayedAnswer
 from broker.net.response import Part
 from broker.net.throttling import FetchedAnswer, quota_user
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
+from broker.protocol.fetch_response import FETCH_VERSIONS, PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import FETCH_AS_FOLLOWER, FETCH_TOPIC
 from broker.protocol.topic_partition import TopicPartition
@@ -52,7 +55,6 @@ from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import NO_REPLICA, Partition
 from broker.replica.replica import Replica
 
-_NO_ID = uuid.UUID(int=0)
 _COMMITTED = 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _FIRST_WITH_ZSTD = 10
@@ -83,6 +85,7 @@ class _Read:
     """In a session, instead of `topics`."""
 
 
+@serves(ApiKey.FETCH, *FETCH_VERSIONS, refuse=refuse_fetch)
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     return _Fetch(context, request, client).begin()
 
@@ -259,7 +262,7 @@ class _Fetch:
         topics = [
             TopicAnswer(
                 field(asked, "topic", ""),
-                field(asked, "topic_id") or _NO_ID,
+                field(asked, "topic_id") or NO_ID,
                 [PartitionAnswer(one.partition, code, -1, -1, -1, (), None) for one in asked.partitions],
             )
             for asked in self._body.topics
@@ -297,7 +300,7 @@ class _Fetch:
             if len(wanted) > 1:
                 wanted = {partition.partition: partition for partition in wanted}.values()
             answers = [self._read_partition(name, partition, budget) for partition in wanted]
-            read.topics.append(TopicAnswer(name or "", topic_id or _NO_ID, answers))
+            read.topics.append(TopicAnswer(name or "", topic_id or NO_ID, answers))
 
     def _brokers_nearby(self) -> Collection[int]:
         rack = self._body.rack_id if self._request.version >= _FIRST_WITH_RACKS else ""

@@ -12,8 +12,10 @@ import asyncio
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.api.serving import serves
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.permissions import FIND_GROUP, FIND_SHARE, FIND_TRANSACTION
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTION_STATE_TOPIC
@@ -37,6 +39,7 @@ LOAD_WAIT_S = 0.25
 first request."""
 
 
+@serves(ApiKey.FIND_COORDINATOR, 0, 6)
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     kind = field(request.body, "key_type", GROUP)
     if kind == SHARE and request.version < _FIRST_WITH_SHARE:

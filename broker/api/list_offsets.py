@@ -25,10 +25,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.serving import serves
 from broker.errors import BrokerError, ErrorCode
 from broker.log.leader_epochs import NO_EPOCH
 from broker.log.log import Log
 from broker.log.segment_file import ColdRead, unless_cold
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import LIST_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
@@ -45,6 +47,7 @@ _FIRST_VERSION = {LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 _FIRST_WITH_NOT_AVAILABLE = 5
 
 
+@serves(ApiKey.LIST_OFFSETS, 0, 11)
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """An offset or an error for each partition. A partition that is twice in the request is refused."""
     topics = request.body.topics

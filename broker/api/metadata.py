@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Container, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from broker.api.context import NOT_ASKED, ApiContext, Client, Fields, Request
+from broker.api.named_topics import NO_ID
+from broker.api.serving import serves
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.protocol.api_keys import ApiKey
@@ -24,18 +26,18 @@ from broker.protocol.topic_names import INTERNAL_TOPICS, absence
 from broker.replica.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.security.acl_types import AclResourceType
 
-_NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
 _FIRST_WITH_LISTENER_NOT_FOUND = 6
 
 
+@serves(ApiKey.METADATA, 0, 13)
 def handle(context: ApiContext, request: Request, client: Client) -> Response | Awaitable[Response]:
     """Answer from the metadata cache, if necessary after creating missing topics."""
     wanted = request.body.topics
     if wanted is None or (request.version == 0 and not wanted):
         return _answer(context, request, client, None, {})
     if request.version < _FIRST_BY_ID and any(map(_by_id, wanted)):
-        refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
+        refused = [_absent(item.name or "", NO_ID, ErrorCode.invalid_request) for item in wanted]
         return _response(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
         missing = [
@@ -151,7 +153,7 @@ def _find(context: ApiContext, client: Client, item: Any, failed: Mapping[str, B
     """The topic, or the error answer if it does not exist or the client may not describe it."""
     metadata = context.topics.metadata
     if _by_id(item):
-        topic_id = item.topic_id or _NO_ID
+        topic_id = item.topic_id or NO_ID
         found = metadata.topic_by_id(topic_id)
         if found is None:
             return _absent(None, topic_id, ErrorCode.unknown_topic_id)
@@ -159,10 +161,10 @@ def _find(context: ApiContext, client: Client, item: Any, failed: Mapping[str, B
             return _absent(None, topic_id, METADATA_TOPIC.code)  # whoever knows the id knows that the topic exists
         return found
     if not context.allows(client, METADATA_TOPIC, item.name):
-        return _absent(item.name, _NO_ID, METADATA_TOPIC.code)
+        return _absent(item.name, NO_ID, METADATA_TOPIC.code)
     topic = metadata.topics.get(item.name)
     if topic is None:
-        return _absent(item.name, _NO_ID, failed[item.name].code if item.name in failed else absence(item.name))
+        return _absent(item.name, NO_ID, failed[item.name].code if item.name in failed else absence(item.name))
     return topic
 
 

@@ -33,7 +33,9 @@ from typing import Any, Final
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.named_topics import NO_ID, check_named, name_of
-from broker.api.transaction_requests import code_for_version
+from broker.api.refused_versions import refuse_produce
+from broker.api.serving import serves
+from broker.api.transactions import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
 from broker.log.append_checks import Allowance, BatchCheck, writable
@@ -139,6 +141,7 @@ class _Part:
         }
 
 
+@serves(ApiKey.PRODUCE, 3, 13, advertised_low=0, refuse=refuse_produce)
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     return _Produce(context, request, client).begin()
 

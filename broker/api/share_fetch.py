@@ -17,12 +17,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from broker.api import share_requests
 from broker.api.context import ApiContext, Client, Fields, Request, outcome
+from broker.api.serving import serves
+from broker.api.share_acknowledge import acknowledge, asked_of, check, response_fields, session_key
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import FileSlice, SegmentFile, scan_headers
 from broker.net.response import Part
 from broker.net.throttling import FetchedAnswer, quota_user
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import encode_response_parts, field, to_ms
 from broker.protocol.permissions import SHARE_FETCH_GROUP, SHARE_FETCH_TOPIC
 from broker.protocol.response_errors import error_codes
@@ -66,11 +68,12 @@ class _Found(NamedTuple):
     positions: list[int]
 
 
+@serves(ApiKey.SHARE_FETCH, 1, 2)
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields | Sequence[Part] | FetchedAnswer:
     body, epoch = request.body, request.body.share_session_epoch
-    named = share_requests.asked_of(body.topics)
+    named = asked_of(body.topics)
     try:
-        key = share_requests.session_key(context, request, client, SHARE_FETCH_GROUP)
+        key = session_key(context, request, client, SHARE_FETCH_GROUP)
         renews = field(body, "is_renew_ack", False)
         if renews and (body.max_bytes or body.min_bytes or body.max_records or to_ms(body.max_wait)):
             text = "max bytes, min bytes, max records and max wait must be 0 if locks are renewed"
@@ -79,7 +82,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
     except BrokerError as error:
         return outcome(error)
     fetch = _ShareFetch(context, request, client, session)
-    fetch.acknowledged = await share_requests.acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
+    fetch.acknowledged = await acknowledge(context, request, client, key, SHARE_FETCH_TOPIC, named)
     if epoch == FINAL_EPOCH:
         context.share.sessions.end(session)
     elif not renews and body.max_bytes > 0 and body.max_records > 0:
@@ -173,7 +176,7 @@ class _ShareFetch:
                 await asyncio.sleep(0)
             key = SharePartitionKey(self.session.key.group_id, *one)
             try:
-                share_requests.check(self.context, self.client, SHARE_FETCH_TOPIC, one)
+                check(self.context, self.client, SHARE_FETCH_TOPIC, one)
             except BrokerError as error:
                 self._errors[one] = error
                 continue
@@ -269,7 +272,7 @@ class _ShareFetch:
             )
         errors = {**self.acknowledged, **self._errors}
         group_id = self.session.key.group_id
-        fields = share_requests.response_fields(self.context, self.client, group_id, answers, errors)
+        fields = response_fields(self.context, self.client, group_id, answers, errors)
         for code in error_codes(self.request.api, fields):
             self.context.metrics.failed(self.request.api, code)
         return encode_response_parts(self.request, fields)

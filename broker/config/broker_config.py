@@ -1,7 +1,7 @@
 """All broker settings, read from a properties file and overrides, and checked together.
 
 The table in the documentation is tested against the declarations, and properties_file.py prints them. Topic settings
-are in `log/log_config.py`; `topic_defaults` maps the broker keys to them that give topics their defaults.
+are in topic_settings.py; `topic_defaults` gives those that topics do not set.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from broker.config.archive_settings import ArchiveSettings, absolute_url, archive_options
 from broker.config.kafka_settings import is_ignored, why_refused
@@ -36,6 +37,7 @@ from broker.config.setting_groups import (
     TransactionSettings,
     ZooKeeperSettings,
 )
+from broker.config.topic_settings import default_keys
 from broker.errors import ConfigError
 from broker.security.http_credentials import Credentials
 from broker.settings import parse_properties, read_properties_file, settings_of
@@ -48,40 +50,6 @@ CONNECTION_RATE = "max.connection.creation.rate"
 def is_connection_rate_of_listener(key: str) -> bool:
     """Whether it is `listener.name.NAME.max.connection.creation.rate`."""
     return key.startswith(LISTENER_PREFIX) and key.partition(".name.")[2].partition(".")[2] == CONNECTION_RATE
-
-
-TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
-    "cleanup.policy": {"log.cleanup.policy": 1},
-    "compression.gzip.level": {"compression.gzip.level": 1},
-    "compression.lz4.level": {"compression.lz4.level": 1},
-    "compression.type": {"compression.type": 1},
-    "compression.zstd.level": {"compression.zstd.level": 1},
-    "delete.retention.ms": {"log.cleaner.delete.retention.ms": 1},
-    "file.delete.delay.ms": {"log.segment.delete.delay.ms": 1},
-    "flush.messages": {"log.flush.interval.messages": 1},
-    "flush.ms": {"log.flush.interval.ms": 1},
-    "index.interval.bytes": {"log.index.interval.bytes": 1},
-    "local.retention.bytes": {"log.local.retention.bytes": 1},
-    "local.retention.ms": {"log.local.retention.ms": 1},
-    "max.compaction.lag.ms": {"log.cleaner.max.compaction.lag.ms": 1},
-    "max.message.bytes": {"message.max.bytes": 1},
-    "message.timestamp.after.max.ms": {"log.message.timestamp.after.max.ms": 1},
-    "message.timestamp.before.max.ms": {"log.message.timestamp.before.max.ms": 1},
-    "message.timestamp.type": {"log.message.timestamp.type": 1},
-    "min.cleanable.dirty.ratio": {"log.cleaner.min.cleanable.ratio": 1},
-    "min.compaction.lag.ms": {"log.cleaner.min.compaction.lag.ms": 1},
-    "min.insync.replicas": {"min.insync.replicas": 1},
-    "preallocate": {"log.preallocate": 1},
-    "retention.bytes": {"log.retention.bytes": 1},
-    "retention.ms": {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000},
-    "segment.bytes": {"log.segment.bytes": 1},
-    "segment.index.bytes": {"log.index.size.max.bytes": 1},
-    "segment.jitter.ms": {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": 3_600_000},
-    "segment.ms": {"log.roll.ms": 1, "log.roll.hours": 3_600_000},
-    "unclean.leader.election.enable": {"unclean.leader.election.enable": 1},
-}
-"""Topic key → the broker keys of its default, in order of precedence, each with the factor to the topic key's unit
-(org.apache.kafka.storage.internals.log.LogConfig.TOPIC_CONFIG_SYNONYMS)."""
 
 
 def _translate_kraft(properties: dict[str, str]) -> None:
@@ -255,3 +223,6 @@ class BrokerConfig(
     def describe(self) -> dict[str, str]:
         """All keys with their values as text."""
         return {s.name: s.format(getattr(self, s.attribute)) for s in settings_of(BrokerConfig).values()}
+
+
+TOPIC_DEFAULT_KEYS: Final = default_keys(BrokerConfig)

@@ -6,10 +6,11 @@ import dataclasses
 from functools import partial
 
 from broker.config.group_config import with_defaults_of
-from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
+from broker.config.topic_settings import UNLIMITED, default_of_topics
+from broker.settings import Long, Short, UpdateMode, at_least, between, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
-UNLIMITED = 2**63 - 1
+HOUR_MS = 3_600_000
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 
@@ -32,6 +33,10 @@ _dynamic_flush = partial(_flush, update=CLUSTER_WIDE)
 _dynamic_log = partial(_log, update=CLUSTER_WIDE)
 _dynamic_replica = partial(_replica, update=CLUSTER_WIDE)
 _dynamic_retention = partial(_retention, update=CLUSTER_WIDE)
+_topic_cleaner = partial(default_of_topics, group="cleaner")
+_topic_flush = partial(default_of_topics, group="flush")
+_topic_log = partial(default_of_topics, group="log")
+_topic_retention = partial(default_of_topics, group="retention")
 _dynamic_socket = partial(_socket, update=CLUSTER_WIDE)
 
 
@@ -95,84 +100,59 @@ class ServerSettings:
 class LogSettings:
     """What topics get by default: segments, flushing, retention."""
 
-    log_segment_bytes: int = _dynamic_log(1073741824, "A segment is closed at this size.", at_least(14))
-    log_roll_hours: int = _log(168, "A segment is closed at this age (log.roll.ms wins).", at_least(1))
-    log_roll_ms: Long | None = _dynamic_log(None, "The same in milliseconds.", at_least(1))
+    log_segment_bytes: int = _topic_log("segment.bytes")
+    log_roll_hours: int = _log(
+        168, "A segment is closed at this age (log.roll.ms wins).", at_least(1), topic="segment.ms", factor=HOUR_MS
+    )
+    log_roll_ms: Long | None = _dynamic_log(None, "The same in milliseconds.", at_least(1), topic="segment.ms")
     log_roll_jitter_hours: int = _log(
         0,
         "Up to this is randomly subtracted from that age, so that partitions do not roll together "
         "(log.roll.jitter.ms wins).",
         at_least(0),
+        topic="segment.jitter.ms",
+        factor=HOUR_MS,
     )
-    log_roll_jitter_ms: Long | None = _dynamic_log(None, "The same in milliseconds.", at_least(0))
-    log_preallocate: bool = _dynamic_log(False, "Reserve a whole segment on disk when it is created.")
-    log_index_interval_bytes: int = _dynamic_log(4096, "Log bytes between two index entries.", at_least(0))
-    log_index_size_max_bytes: int = _dynamic_log(
-        10485760, "A segment is closed when an index is this large.", at_least(4)
+    log_roll_jitter_ms: Long | None = _dynamic_log(
+        None, "The same in milliseconds.", at_least(0), topic="segment.jitter.ms"
     )
-    message_max_bytes: int = _dynamic_log(1048588, "Largest record batch accepted.", at_least(0))
-    log_message_timestamp_type: str = _dynamic_log(
-        "CreateTime",
-        "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
-        one_of(("CreateTime", "LogAppendTime")),
-    )
-    log_message_timestamp_before_max_ms: Long = _dynamic_log(
-        UNLIMITED, "With CreateTime, a record may be this much older than the broker's clock.", at_least(0)
-    )
-    log_message_timestamp_after_max_ms: Long = _dynamic_log(
-        3_600_000, "With CreateTime, a record may be this much newer than the broker's clock.", at_least(0)
-    )
-    log_cleanup_policy: tuple[str, ...] = _dynamic_log(
-        ("delete",), "What happens to old segments.", one_of(("delete", "compact"))
-    )
-    compression_type: str = _dynamic_log(
-        "producer",
-        "Codec of stored batches: producer keeps the producer's, any other recompresses.",
-        one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
-    )
-    compression_gzip_level: int = _dynamic_log(
-        -1, "gzip level when the broker recompresses: 1 (fast) to 9 (small), -1: zlib's default.", gzip_level
-    )
-    compression_lz4_level: int = _dynamic_log(
-        9,
-        "lz4 level when the broker recompresses: 1 to 17; 9 is the fast compressor, any other the thorough one.",
-        between(1, 17),
-    )
-    compression_zstd_level: int = _dynamic_log(
-        3, "zstd level when the broker recompresses: -131072 (fast) to 22 (small).", between(-131072, 22)
-    )
-    min_insync_replicas: int = _dynamic_log(
-        1, "In-sync replicas that acks=all needs; never more than the partition has.", at_least(1)
-    )
-    unclean_leader_election_enable: bool = _dynamic_log(
-        False, "Let a replica that lacks records lead when no other is alive; they are lost."
-    )
-    log_segment_delete_delay_ms: Long = _dynamic_log(60000, "Wait before a deleted file is unlinked.", at_least(0))
+    log_preallocate: bool = _topic_log("preallocate")
+    log_index_interval_bytes: int = _topic_log("index.interval.bytes")
+    log_index_size_max_bytes: int = _topic_log("segment.index.bytes")
+    message_max_bytes: int = _topic_log("max.message.bytes")
+    log_message_timestamp_type: str = _topic_log("message.timestamp.type")
+    log_message_timestamp_before_max_ms: Long = _topic_log("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: Long = _topic_log("message.timestamp.after.max.ms")
+    log_cleanup_policy: tuple[str, ...] = _topic_log("cleanup.policy")
+    compression_type: str = _topic_log("compression.type")
+    compression_gzip_level: int = _topic_log("compression.gzip.level")
+    compression_lz4_level: int = _topic_log("compression.lz4.level")
+    compression_zstd_level: int = _topic_log("compression.zstd.level")
+    min_insync_replicas: int = _topic_log("min.insync.replicas")
+    unclean_leader_election_enable: bool = _topic_log("unclean.leader.election.enable")
+    log_segment_delete_delay_ms: Long = _topic_log("file.delete.delay.ms")
     producer_id_expiration_ms: int = _dynamic_log(
         86400000, "An idempotent producer is forgotten after this idle time.", at_least(1)
     )
-    log_flush_interval_messages: Long = _dynamic_flush(UNLIMITED, "fsync after this many records.", at_least(1))
+    log_flush_interval_messages: Long = _topic_flush("flush.messages")
     log_flush_interval_ms: Long | None = _dynamic_flush(
-        None, "fsync records older than this; unset leaves it to the OS."
+        None, "fsync records older than this; unset leaves it to the OS.", topic="flush.ms"
     )
     log_flush_scheduler_interval_ms: Long = _flush(
         1000, "How often logs are checked for time-based work.", at_least(10)
     )
-    log_retention_hours: int = _retention(168, "Age at which a segment is deleted.")
-    log_retention_minutes: int | None = _retention(None, "The same in minutes; wins over hours.")
-    log_retention_ms: Long | None = _dynamic_retention(None, "The same in milliseconds; wins over both; -1: never.")
-    log_retention_bytes: Long = _dynamic_retention(
-        -1, "Size above which a partition's oldest segments are deleted; -1: no limit."
+    log_retention_hours: int = _retention(
+        168, "Age at which a segment is deleted.", topic="retention.ms", factor=HOUR_MS
     )
-    log_local_retention_ms: Long = _dynamic_retention(
-        -2, "Age at which a segment that is archived leaves the disk; -2 is as log.retention.ms.", at_least(-2)
+    log_retention_minutes: int | None = _retention(
+        None, "The same in minutes; wins over hours.", topic="retention.ms", factor=60_000
     )
-    log_local_retention_bytes: Long = _dynamic_retention(
-        -2,
-        "Size of a partition on disk above which its oldest segments leave it, once they are archived; -2 is as "
-        "log.retention.bytes.",
-        at_least(-2),
+    log_retention_ms: Long | None = _dynamic_retention(
+        None, "The same in milliseconds; wins over both; -1: never.", topic="retention.ms"
     )
+    log_retention_bytes: Long = _topic_retention("retention.bytes")
+    log_local_retention_ms: Long = _topic_retention("local.retention.ms")
+    log_local_retention_bytes: Long = _topic_retention("local.retention.bytes")
     log_retention_check_interval_ms: Long = _retention(300000, "How often segments are checked.", at_least(1))
 
 
@@ -242,18 +222,10 @@ class CleanerSettings:
         "Most bytes that compaction reads and writes per second.",
         between(1, 1.7976931348623157e308),
     )
-    log_cleaner_min_cleanable_ratio: float = _dynamic_cleaner(
-        0.5, "Share of a log that must be uncompacted before compaction starts.", between(0, 1)
-    )
-    log_cleaner_delete_retention_ms: Long = _dynamic_cleaner(
-        86400000, "How long compaction keeps tombstones.", at_least(0)
-    )
-    log_cleaner_min_compaction_lag_ms: Long = _dynamic_cleaner(
-        0, "A record is not compacted before this age.", at_least(0)
-    )
-    log_cleaner_max_compaction_lag_ms: Long = _dynamic_cleaner(
-        2**63 - 1, "From this age a record makes its log due for compaction, whatever the ratio.", at_least(1)
-    )
+    log_cleaner_min_cleanable_ratio: float = _topic_cleaner("min.cleanable.dirty.ratio")
+    log_cleaner_delete_retention_ms: Long = _topic_cleaner("delete.retention.ms")
+    log_cleaner_min_compaction_lag_ms: Long = _topic_cleaner("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: Long = _topic_cleaner("max.compaction.lag.ms")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Final
 
+from broker.config.topic_settings import UNLIMITED
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, RecordsRefused
-from broker.log.log_config import UNLIMITED, LogConfig
+from broker.log.log_config import LogConfig
 from broker.records.batch import (
     HEADER_SIZE,
     BatchHeader,

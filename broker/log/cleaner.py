@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
+from broker.config.topic_settings import UNLIMITED
 from broker.errors import BrokerError, CorruptBatch
 from broker.log.checkpoints import CLEAN_OFFSETS
 from broker.log.compaction_process import (
@@ -29,7 +30,7 @@ from broker.log.compaction_process import (
     PlannedSegment,
 )
 from broker.log.log import Log
-from broker.log.log_config import UNLIMITED, LogConfig
+from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
 from broker.log.producer_state import NO_OFFSET, ProducerEntry
 from broker.log.segment import Segment

@@ -31,7 +31,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
-from broker.protocol.messages import peek, relies_on_features, wants_no_answer
+from broker.protocol.messages import read_head, wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 
@@ -332,12 +332,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: bytearray, received: float) -> None:
         try:
-            if self._sasl is not None and not self._admitted(self._sasl, frame):
+            sasl = self._sasl
+            if sasl is not None and sasl.raw:
+                self._begin(self._answer_token(sasl, bytes(frame)))
                 return
-            if self.is_outdated and relies_on_features(frame):
+            head = read_head(frame)
+            if sasl is not None and not sasl.admits(head.key):
+                self.close(LOGIN, f"a request (API key {head.key}) without a login, or after it expired")
+                return
+            if self.is_outdated and head.relies_on_features:
                 self.close(UNSUPPORTED)
                 return
-            response = self._router.dispatch(frame, self.client, received)
+            response = self._router.dispatch(head, self.client, received)
         except ProtocolError as error:
             self._refuse(error)
         except Exception as error:
@@ -349,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
                 response.receive(self._answered)
             elif isinstance(response, Awaitable):
                 self._hold(frame)
-                self._holds_unanswered = wants_no_answer(frame)
+                self._holds_unanswered = head.wants_no_answer
                 self._begin(self._finish(response))
             else:
                 if rest := self._write(response):
@@ -428,17 +434,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._check_login(self._sasl)
 
     # --- before a login
-
-    def _admitted(self, sasl: SaslSession, frame: bytearray) -> bool:
-        """Whether the frame may be served as a request; if not, it is answered here. Raises ProtocolError."""
-        if sasl.raw:
-            self._begin(self._answer_token(sasl, bytes(frame)))
-            return False
-        api_key = peek(frame)[0]
-        if not sasl.admits(api_key):
-            self.close(LOGIN, f"a request (API key {api_key}) without a login, or after it expired")
-            return False
-        return True
 
     async def _answer_token(self, sasl: SaslSession, token: bytes) -> None:
         """Answer a bare SASL token, as clients before KIP-152 send it: no header, and no answer after a failure."""

@@ -1,4 +1,4 @@
-"""From a frame to its handler and back. Only the router knows which API versions are served.
+"""From a request to its handler and back. Only the router knows which API versions are served.
 
 The server passes the route table (made by `api/table.py`), so this layer knows no API. A handler takes the decoded
 request and the client, and returns a mapping, which is encoded here in the request's version, or the encoded parts of
@@ -24,15 +24,7 @@ from broker.net.sasl import SaslSession
 from broker.net.stopwatch import Stopwatch, stop_measuring
 from broker.net.throttling import FetchedAnswer, ThrottledResponse, Throttling
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import (
-    Request,
-    decode_request,
-    encode_response,
-    peek,
-    peek_client_id,
-    wants_no_answer,
-    with_throttle_time,
-)
+from broker.protocol.messages import Head, Request, encode_response, with_throttle_time
 from broker.quotas.client_quotas import ClientQuotas
 
 logger = logging.getLogger(__name__)
@@ -68,13 +60,12 @@ Handler = Callable[[Request, Client], Answer | DelayedAnswer[Any] | Awaitable[An
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """One API: its handler and its lowest and highest version. ApiVersions may advertise another lowest version."""
+    """One API: its handler and its lowest and highest version."""
 
     api: ApiKey
     low: int
     high: int
     handler: Handler
-    advertised_low: int | None = None
     refuse: Handler | None = None
     """Answers versions below `low`; without it they end the connection."""
 
@@ -111,7 +102,7 @@ class UnservedVersions:
 
 
 class Router:
-    """Finds the handler of each frame. Raises ProtocolError when the connection must be closed."""
+    """Finds the handler of each request. Raises ProtocolError when the connection must be closed."""
 
     def __init__(
         self, routes: Sequence[Route], log: RequestLog | None = None, throttling: Throttling | None = None
@@ -123,14 +114,14 @@ class Router:
         self._unserved_versions = UnservedVersions()
 
     def dispatch(
-        self, frame: bytes | bytearray, client: Client, received: float | None = None
+        self, head: Head, client: Client, received: float | None = None
     ) -> Routed | DelayedAnswer[Routed] | Awaitable[Routed]:
         """The response; when the handler has to wait, a delayed one or an awaitable of it.
 
-        `received` is when the frame's last byte arrived (monotonic clock, s); the default is now.
+        `received` is when the last byte of its frame arrived (monotonic clock, s); the default is now.
         """
         started = time.monotonic()
-        request = self._decode(frame)
+        request = self._decode(head)
         route = self._routes[request.api]
         answer = (route.handler if request.version >= route.low else route.refuse or route.handler)(request, client)
         if received is None:
@@ -187,30 +178,27 @@ class Router:
             return self._throttling.metered(request, client, response, throttle_ms)
         return response
 
-    def _decode(self, frame: bytes | bytearray) -> Request:
-        key, version, correlation_id = peek(frame)
-        route = self._routes.get(key)
+    def _decode(self, head: Head) -> Request:
+        version, route = head.version, self._routes.get(head.key)
         if route is None:
-            raise self._unserved(frame, key, version, f"API key {key} is not served")
+            raise self._unserved(head, f"API key {head.key} is not served")
         if route.low <= version <= route.high:
-            return decode_request(frame)
+            return head.decode()
         if route.api is ApiKey.API_VERSIONS:
             # KIP-511: answered in version 0, so that every client can read which versions there are.
-            return Request(route.api, 0, correlation_id, None, None, len(frame))
-        text = f"{route.api.name} version {version} is outside {route.low}–{route.high}"
-        refused = self._unserved(frame, key, version, text)
-        if route.refuse is None or not 0 <= version < route.low or wants_no_answer(frame):
+            return Request(route.api, 0, head.correlation_id, None, None, len(head.frame))
+        refused = self._unserved(head, f"{route.api.name} version {version} is outside {route.low}–{route.high}")
+        if route.refuse is None or not 0 <= version < route.low or head.wants_no_answer:
             raise refused
-        request = decode_request(frame)
+        request = head.decode()
         if str(refused):
             logger.warning("answering with UNSUPPORTED_VERSION: %s", refused)
         return request
 
-    def _unserved(self, frame: bytes | bytearray, key: int, version: int, text: str) -> UnservedVersion:
-        client_id = peek_client_id(frame)
-        shown = None if client_id is None else client_id[:_MAX_CLIENT_ID]
+    def _unserved(self, head: Head, text: str) -> UnservedVersion:
+        shown = None if head.client_id is None else head.client_id[:_MAX_CLIENT_ID]
         of_whom = "a client without an id" if shown is None else f"client id {shown!r}"
-        is_due = self._unserved_versions.is_due((shown, key, version))
+        is_due = self._unserved_versions.is_due((shown, head.key, head.version))
         return UnservedVersion(f"{text} (asked by {of_whom})" if is_due else "")
 
 

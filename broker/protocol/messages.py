@@ -27,12 +27,11 @@ from broker.protocol.struct_reader import Reader, read_varint, reader, skip_tags
 from broker.protocol.struct_writer import Writer, writer
 from broker.protocol.wire import nullable_string
 
-_PREFIX = struct.Struct(">hhi")
+_PREFIX, _HEAD = struct.Struct(">hhi"), struct.Struct(">hhih")
 _INT16, _CORRELATION_ID = struct.Struct(">h"), struct.Struct(">i")
 _RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
 """Length and correlation id, and the header's tagged fields, of which there are none."""
 _read_header = reader(RequestHeader)
-"""Up to the client id; a newer header has only tagged fields behind it (KIP-482)."""
 _MISSING: Any = object()
 _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
@@ -97,82 +96,106 @@ def known_versions(api: int) -> tuple[int, int]:
     return min(versions), max(versions)
 
 
-def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-    """The API key, version and correlation id at the start of every request."""
-    if len(frame) < _PREFIX.size:
-        raise ProtocolError(f"a request of {len(frame)} bytes has no header")
-    key, version, correlation_id = _PREFIX.unpack_from(frame)
-    return key, version, correlation_id
+class Head(NamedTuple):
+    """The beginning of a request, read once by `read_head`."""
+
+    frame: bytes | bytearray | memoryview
+    """The whole request, without its 4-byte length."""
+    key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    """None too where it is malformed; bytes that are no UTF-8 are replaced."""
+    at: int
+    """Where the tagged fields of the header begin, or the body; -1 if the client id is malformed."""
+
+    def decode(self) -> Request:
+        """The whole request. Records are a view of the frame, writable if the frame is."""
+        frame, key, version, correlation_id, client_id, at = self
+        size = len(frame)
+        if key in _REPEATED_APIS and size <= _REPEATED_BYTES and at > 0:
+            body = _decode_repeated(key, version, bytes(frame[at:]))
+        else:
+            body = _decode(key, version, memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame), at)
+        return Request(_API_KEYS[key], version, correlation_id, client_id, body, size)
+
+    @property
+    def wants_no_answer(self) -> bool:
+        """Whether it is a Produce request with acks=0. False for one whose beginning is malformed; no more is read."""
+        return self.key == ApiKey.PRODUCE and self._acks[0] == 0
+
+    @property
+    def relies_on_features(self) -> bool:
+        """Whether the client uses version 2 of transactions (KIP-890), of which ApiVersions told. Not with acks=0."""
+        first = _FIRST_OF_TRANSACTIONS_2.get(self.key)
+        if first is None or self.version < first:
+            return False
+        acks, is_transactional = self._acks if self.key == ApiKey.PRODUCE else (None, True)
+        return is_transactional and acks != 0
+
+    @property
+    def _acks(self) -> tuple[int | None, bool]:
+        """The acks of a Produce request, and whether it has a transactional id, which stands before them.
+
+        (None, False) for one whose beginning is malformed.
+        """
+        frame, at, length = self.frame, self.at, -1
+        try:
+            if at < 0:
+                return None, False
+            if _request_codec(self.key, self.version).tagged:
+                length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
+                length -= 1
+            elif self.version >= _FIRST_TRANSACTIONAL:
+                length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
+            return _INT16.unpack_from(frame, at + max(length, 0))[0], length >= 0
+        except (*_MALFORMED, UnsupportedVersion):
+            return None, False
 
 
-def peek_client_id(frame: bytes | bytearray | memoryview) -> str | None:
-    """The client id of a request in any version; None if it has none that can be read."""
-    begin = _PREFIX.size + 2
-    length = int.from_bytes(frame[_PREFIX.size : begin], "big", signed=True)
-    if length < 0 or len(frame) < begin + length:
-        return None
-    return bytes(frame[begin : begin + length]).decode(errors="replace")
+def read_head(frame: bytes | bytearray | memoryview) -> Head:
+    """The head of a request in any version, without its length. Raises ProtocolError for less than 8 bytes."""
+    size = len(frame)
+    if size < _HEAD.size:
+        if size < _PREFIX.size:
+            raise ProtocolError(f"a request of {size} bytes has no header")
+        key, version, correlation_id = _PREFIX.unpack_from(frame)
+        return Head(frame, key, version, correlation_id, None, -1)
+    key, version, correlation_id, length = _HEAD.unpack_from(frame)
+    client_id, at = None, _HEAD.size + length
+    if length < 0 or at > size:
+        at = _HEAD.size if length == -1 else -1
+    else:
+        try:
+            client_id = str(frame[_HEAD.size : at], "utf-8")
+        except UnicodeDecodeError:
+            client_id, at = str(frame[_HEAD.size : at], "utf-8", "replace"), -1
+    return tuple.__new__(Head, (frame, key, version, correlation_id, client_id, at))  # half the time of Head(…)
 
 
 def wants_no_answer(frame: bytes | bytearray | memoryview) -> bool:
-    """Whether it is a Produce request with acks=0. False for one whose beginning is malformed; no more is read."""
-    return _acks(frame)[0] == 0
-
-
-def relies_on_features(frame: bytes | bytearray | memoryview) -> bool:
-    """Whether the client uses version 2 of transactions (KIP-890), which ApiVersions has told it. Not with acks=0."""
-    key, version, _ = peek(frame)
-    first = _FIRST_OF_TRANSACTIONS_2.get(key)
-    if first is None or version < first:
-        return False
-    acks, is_transactional = _acks(frame) if key == ApiKey.PRODUCE else (None, True)
-    return is_transactional and acks != 0
-
-
-def _acks(frame: bytes | bytearray | memoryview) -> tuple[int | None, bool]:
-    """The acks of a Produce request, and whether it has a transactional id, which stands before them behind the header.
-
-    (None, False) for other requests, and for one whose beginning is malformed.
-    """
-    try:
-        key, version, _ = peek(frame)
-        if key != ApiKey.PRODUCE:
-            return None, False
-        _, at = _read_header(frame, 0, len(frame))
-        length = -1
-        if _request_codec(key, version).tagged:
-            length, at = read_varint(frame, skip_tags(frame, at, len(frame)))
-            length -= 1
-        elif version >= _FIRST_TRANSACTIONAL:
-            length, at = _INT16.unpack_from(frame, at)[0], at + _INT16.size
-        return _INT16.unpack_from(frame, at + max(length, 0))[0], length >= 0
-    except (*_MALFORMED, ProtocolError, UnsupportedVersion):
-        return None, False
+    """As `Head.wants_no_answer`, of a frame that nobody has looked at yet. False for one without a whole header."""
+    return len(frame) >= _PREFIX.size and read_head(frame).wants_no_answer
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:
-    """Decode a whole request, without its 4-byte length. Records are a view of the frame, writable if the frame is."""
-    key, version, correlation_id = peek(frame)
-    if key in _REPEATED_APIS and len(frame) <= _REPEATED_BYTES:
-        client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
-    else:
-        client_id, body = _decode(key, version, memoryview(frame) if key == ApiKey.PRODUCE else bytes(frame))
-    return Request(_API_KEYS[key], version, correlation_id, client_id, body, len(frame))
+    """Decode a whole request, without its 4-byte length, as `Head.decode`."""
+    return read_head(frame).decode()
 
 
-def _decode(key: int, version: int, frame: bytes | memoryview) -> tuple[str | None, Any]:
+def _decode(key: int, version: int, frame: bytes | memoryview, at: int) -> Any:
     codec = _request_codec(key, version)
     try:
-        header, at = _read_header(frame, 0, len(frame))
-        body, _ = _read_body(codec, frame, at)
+        if at < 0:
+            _read_header(frame, 0, len(frame))  # says what is malformed
+        return _read_body(codec, frame, at)[0]
     except _MALFORMED as error:
         raise ProtocolError(f"API {key} version {version}: {type(error).__name__}: {error}") from error
-    return header.client_id, body
 
 
 @functools.lru_cache(maxsize=2048)
-def _decode_repeated(key: int, version: int, frame: bytes) -> tuple[str | None, Any]:
-    return _decode(key, version, frame)
+def _decode_repeated(key: int, version: int, body: bytes) -> Any:
+    return _decode(key, version, body, 0)
 
 
 def with_correlation_id(message: bytes, correlation_id: int) -> bytes:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection
 
 from broker.clock import Clock, SystemClock
-from broker.config.setting_groups import UNLIMITED
+from broker.config.topic_settings import UNLIMITED
 
 ALL = "*"
 

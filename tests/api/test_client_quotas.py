@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from broker.api import table
+from broker.api.serving import Served
 from broker.errors import ErrorCode
 from broker.net.stopwatch import Stopwatch
 from broker.protocol.api_keys import ApiKey
@@ -403,7 +404,7 @@ async def test_time_for_changes_that_end_without_their_client_counts(monkeypatch
             pass
         return "created"
 
-    monkeypatch.setattr(table, "API_TABLE", ((ApiKey.CREATE_TOPICS, 2, 7, create_topics),))
+    monkeypatch.setattr(table, "API_TABLE", (Served(ApiKey.CREATE_TOPICS, 2, 7, create_topics, changes_metadata=True),))
     (route,) = table.make_routes(cast(Any, None))
     watch = Stopwatch(cast(Any, route.handler)())
     assert await watch == "created"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.api.serving import serves
+from broker.api.table import API_TABLE
 from broker.protocol.api_keys import ApiKey
 from broker.zookeeper.registry import Registry
 from tests.support.raw_requests import Requests
@@ -26,6 +30,24 @@ SETTINGS = {
     "resources": [{"resource_type": 2, "resource_name": "t", "configs": [A_SETTING]}],
     "validate_only": False,
 }
+
+
+def test_an_api_that_two_functions_serve_is_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match=r"CreateAcls is served twice: by broker\.api\.acls\.create_acls already"):
+        serves(ApiKey.CREATE_ACLS, 0, 3)(lambda context, request, client: {})
+
+
+def test_each_function_that_could_serve_an_api_is_declared_to() -> None:
+    served = {one.handler for one in API_TABLE}
+    forgotten = [
+        f"{module.__name__}.{name}: which API is it? Put @serves(…) above it"
+        for module in tuple(sys.modules.values())
+        if module.__name__.startswith("broker.api.")
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_") and function not in served
+        if [*inspect.signature(function).parameters] == ["context", "request", "client"]
+    ]
+    assert forgotten == []
 
 
 def partitions(ask: Requests) -> int:

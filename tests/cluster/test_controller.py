@@ -10,9 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.api import elect_leaders
 from broker.api.context import ApiContext, Client, Request
-from broker.api.elect_leaders import PREFERRED, UNCLEAN
+from broker.api.replicas import PREFERRED, UNCLEAN, elect_leaders
 from broker.background_tasks import BackgroundTasks
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
@@ -380,7 +379,7 @@ def test_elect_leaders_is_answered_by_the_controllers_election(
             )
             body = SimpleNamespace(election_type=kind, topic_partitions=asked)
             request, client = cast(Request, SimpleNamespace(body=body)), cast(Client, None)
-            answer = await elect_leaders.handle(context, request, client)
+            answer = await elect_leaders(context, request, client)
             (found,) = answer["replica_election_results"]
             return [one["error_code"] for one in found["partition_result"]]
 

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.topic_settings import TOPIC_KEYS
 from broker.errors import ConfigError
-from broker.log.log_config import TOPIC_KEYS, LogConfig
+from broker.log.log_config import LogConfig
 
 
 def properties_of(config: LogConfig) -> dict[str, str]:

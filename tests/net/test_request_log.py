@@ -13,7 +13,7 @@ from broker.metrics import ApiMetrics, Metrics
 from broker.net.request_log import RequestLog
 from broker.net.router import Client, Route, Router
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import encode_request
+from broker.protocol.messages import encode_request, read_head
 from tests.support.listening import answer_with, read_frame, request, serving
 
 CLIENT = Client("10.0.0.1", 4711)
@@ -31,7 +31,7 @@ def counted(
     handler: Any, api: ApiKey = ApiKey.METADATA, slow_ms: int = -1, received: float | None = None
 ) -> ApiMetrics:
     metrics = Metrics()
-    response = route(handler, RequestLog(metrics, slow_ms)).dispatch(frame(api), CLIENT, received)
+    response = route(handler, RequestLog(metrics, slow_ms)).dispatch(read_head(frame(api)), CLIENT, received)
     if asyncio.iscoroutine(response):
         asyncio.run(response)
     return metrics.apis[api]
@@ -54,7 +54,7 @@ def test_errors_are_counted_wherever_they_stand_in_a_response() -> None:
     ]
     metrics = Metrics()
     asked = bytearray(encode_request(ApiKey.LIST_OFFSETS, 4, 1, "me", {})[4:])
-    route(lambda r, c: {"topics": topics}, RequestLog(metrics)).dispatch(asked, CLIENT)
+    route(lambda r, c: {"topics": topics}, RequestLog(metrics)).dispatch(read_head(asked), CLIENT)
     assert dict(metrics.apis[ApiKey.LIST_OFFSETS].errors) == {int(code): 2, int(ErrorCode.leader_not_available): 1}
 
 

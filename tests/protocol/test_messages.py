@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import struct
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from broker.protocol.messages import (
     encode_response,
     field,
     known_versions,
-    peek,
+    read_head,
     to_ms,
 )
 
@@ -99,9 +100,34 @@ def test_a_mutated_request_raises_a_protocol_error_or_decodes(case: tuple[ApiKey
     assert request.api is case[0]
 
 
-def test_peek_needs_a_whole_header() -> None:
+def test_a_head_needs_a_whole_header() -> None:
     with pytest.raises(ProtocolError, match="7 bytes"):
-        peek(b"1234567")
+        read_head(b"1234567")
+
+
+@pytest.mark.parametrize(
+    ("length", "text", "client_id", "is_whole"),
+    [
+        (2, b"me", "me", True),
+        (0, b"", "", True),
+        (-1, b"", None, True),
+        (-2, b"", None, False),
+        (3, b"me", None, False),
+        (2, b"m\xff", "m\ufffd", False),
+    ],
+)
+def test_a_head_tells_a_client_id_that_is_malformed(
+    length: int, text: bytes, client_id: str | None, is_whole: bool
+) -> None:
+    """The request has a key all the same, by which it is refused or admitted before its body is read."""
+    head = read_head(struct.pack(">hhih", ApiKey.LIST_GROUPS, 0, 7, length) + text)
+    assert (head.key, head.version, head.correlation_id) == (ApiKey.LIST_GROUPS, 0, 7)
+    assert (head.client_id, head.at >= 0) == (client_id, is_whole)
+    if is_whole:
+        assert head.decode().client_id == client_id
+    else:
+        with pytest.raises(ProtocolError, match="API 16 version 0: "):
+            head.decode()
 
 
 def test_a_time_may_be_absent_where_kios_schema_knows_no_null() -> None:

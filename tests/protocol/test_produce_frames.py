@@ -17,7 +17,7 @@ from broker.protocol.messages import (
     decode_response,
     encode_request,
     encode_response,
-    relies_on_features,
+    read_head,
     request_frame,
     to_ms,
     wants_no_answer,
@@ -74,7 +74,7 @@ def test_a_request_is_read_as_it_was_written(version: int, body: dict[str, Any],
     assert (request.body.acks, to_ms(request.body.timeout)) == (body["acks"], body["timeout"])
     assert wants_no_answer(_frame(version, body, client_id)) == (body["acks"] == 0)
     uses_version_2 = version >= 12 and body["transactional_id"] is not None and body["acks"] != 0
-    assert relies_on_features(_frame(version, body, client_id)) == uses_version_2
+    assert read_head(_frame(version, body, client_id)).relies_on_features == uses_version_2
     read = [
         (t.name, [(p.index, None if p.records is None else bytes(p.records)) for p in t.partition_data])
         for t in request.body.topic_data
@@ -153,7 +153,7 @@ def test_other_frames_want_an_answer(version: int, body: dict[str, Any], noise: 
     head = len(_frame(version, {**body, "acks": 0, "topic_data": []}))
     cut = _frame(version, body)[: head - 10]  # within the transactional id, acks or the time-out
     assert not wants_no_answer(cut)
-    assert not relies_on_features(cut)
+    assert not read_head(cut).relies_on_features
     assert not wants_no_answer(b"\0\1" + noise), "Fetch"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from broker.client.broker_connection import BrokerConnection
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import decode_request, peek
+from broker.protocol.messages import decode_request, read_head
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, verify_batch, walk_batches
 
@@ -26,7 +26,7 @@ class ProducedFrames:
 
         def recorded(connection: BrokerConnection, parts: Sequence[bytes | bytearray | memoryview]) -> None:
             frame = b"".join(parts)
-            if peek(frame[4:])[0] == ApiKey.PRODUCE:
+            if read_head(frame[4:]).key == ApiKey.PRODUCE:
                 self._frames.append(frame)
             transmit(connection, parts)
 

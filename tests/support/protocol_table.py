@@ -1,6 +1,6 @@
 """The table of docs/reference/protocol.md: every API key of Kafka's protocol, the versions served, or why none.
 
-Keys, names and Kafka's versions are kio's; what is served stands in broker/api/table.py. It is one of the tables of
+Keys, names and Kafka's versions are kio's; what is served is in broker/api/table.py. It is one of the tables of
 tests/support/reference_pages.py.
 """
 
@@ -67,7 +67,7 @@ REMARKS = {
 
 def protocol() -> str:
     """The table's text."""
-    served = {int(api): (low, high) for api, low, high, _ in API_TABLE}
+    served = {int(api): (low, high) for api, low, high, *_ in API_TABLE}
     lines = ["| key | API | in Kafka | served | remarks |", "| --- | --- | --- | --- | --- |"]
     for key, name in sorted(api_key_map.items()):
         here = _span(*served[key]) if key in served else "no"

@@ -19,7 +19,7 @@ NO_ID = uuid.UUID(int=0)
 LATEST, EARLIEST = -1, -2
 
 
-SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
+SERVED = {api: (low, high) for api, low, high, *_ in API_TABLE}
 FIRST_WITH_TOPIC_IDS = {ApiKey.PRODUCE: 13, ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10}
 """Without names of topics from there on."""
 

@@ -108,7 +108,7 @@ def _cell(text: str) -> str:
 
 # --- The tables of rights in docs/reference/permissions.md, made from broker/protocol/permissions.py.
 
-_SERVED = {api: (low, high) for api, low, high, _ in API_TABLE}
+_SERVED = {api: (low, high) for api, low, high, *_ in API_TABLE}
 
 
 def permissions() -> str:
