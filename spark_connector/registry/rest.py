@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from broker.errors import ConfigError, PykafkaError
-from broker.security.http_access import Asked, refused
+from broker.security.http_access import HttpRequest, refused
 from spark_connector.registry.subjects import KINDS, Check, Record, Refusal, Schema, Subjects
 
 _ROUTES: Final = tuple(
@@ -183,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refused_or_answered(self) -> tuple[int, Any]:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        found = refused(Asked(self.command, self.path.partition("?")[2], headers), loopback_only=True)
+        found = refused(HttpRequest(self.command, self.path.partition("?")[2], headers), loopback_only=True)
         if found is not None:
             return found.status, {"error_code": found.status, "message": found.why}
         length = headers.get("content-length") or "0"
