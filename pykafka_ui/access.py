@@ -24,7 +24,7 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from broker.errors import ConfigError
-from broker.security.http_access import Asked, is_loopback, refused
+from broker.security.http_access import HttpRequest, is_loopback, refused
 from broker.security.http_credentials import CHALLENGE, Credentials
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Access:
         await (answer or self._app)(scope, _Bounded(receive), send_with_headers)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        asked = Asked(scope["method"], scope["query_string"].decode("latin-1"), headers)
+        asked = HttpRequest(scope["method"], scope["query_string"].decode("latin-1"), headers)
         if (found := refused(asked, loopback_only=self._loopback_only)) is not None:
             return PlainTextResponse(f"{found.why}\n", found.status)
         if int(_digits(headers.get("content-length", ""))) > _MOST_BODY:

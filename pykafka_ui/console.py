@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
-from broker.client.archive_status import PartitionArchive, archive_statuses
+from broker.client.archive_status import archive_statuses
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED
@@ -22,6 +22,7 @@ from broker.client.partition_offsets import MAX_TIMESTAMP, list_offsets
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
 from broker.errors import BrokerError, PykafkaError
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.browse import Readers
@@ -216,9 +217,9 @@ class Console:
         """The data directories of a broker. Empty if this client may not see them."""
         return self._asked(("log_dirs", broker_id), lambda: self._admin.describe_log_dirs([broker_id]), [])
 
-    def archives(self) -> list[PartitionArchive]:
+    def archives(self) -> list[ArchiveStatus]:
         """Of all partitions that have an archive and that this client may see."""
-        found: list[PartitionArchive] = self._seldom.get("archives", lambda: archive_statuses(self._admin))
+        found: list[ArchiveStatus] = self._seldom.get("archives", lambda: archive_statuses(self._admin))
         return found
 
     def open_transactions(self) -> list[OpenTransaction]:

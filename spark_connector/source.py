@@ -33,8 +33,8 @@ from spark_connector.spark_versions import arrow_schema
 from spark_connector.spark_worker import in_spark_worker, in_stream_committer
 
 if TYPE_CHECKING:
+    from spark_connector.history_and_tail.fitted_read import FittedRead
     from spark_connector.options.write_options import WriteOptions
-    from spark_connector.union_read.sides import Sides
 
 
 FORMAT = "pykafka"
@@ -44,7 +44,7 @@ class PykafkaSource(DataSource):
     """`format("pykafka")`; options/option_table.py lists the options."""
 
     _formats: ReadFormats | None = None
-    _sides: Sides | None = None
+    _fitted: FittedRead | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -57,9 +57,9 @@ class PykafkaSource(DataSource):
         Raises ConfigError for options that no kind of query accepts. A schema in a file or a registry is loaded here
         and pickled with this object, so a query has one schema from beginning to end.
         """
-        sides = self._two_sides()
-        if sides is not None:
-            return spark_schema_of(sides.schema)
+        fitted = self._with_history()
+        if fitted is not None:
+            return spark_schema_of(fitted.schema)
         options = parse_options(self.options, Mode.ANY)
         self._formats = with_schemas(options)
         return source_schema(replace(options, formats=self._formats))
@@ -67,13 +67,13 @@ class PykafkaSource(DataSource):
     @entry_point
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Raises ConfigError, ConnectorError."""
-        sides = self._two_sides()
-        if sides is not None:
-            from spark_connector.union_read.sides import for_query
-            from spark_connector.union_read.union_readers import UnionBatchReader
+        fitted = self._with_history()
+        if fitted is not None:
+            from spark_connector.history_and_tail.fitted_read import for_query
+            from spark_connector.history_and_tail.readers import HistoryBatchReader
 
-            _refuse_other_schema(schema, spark_schema_of(sides.schema))
-            return UnionBatchReader(for_query(sides, Mode.BATCH))
+            _refuse_other_schema(schema, spark_schema_of(fitted.schema))
+            return HistoryBatchReader(for_query(fitted, Mode.BATCH))
         options = self._read_options(Mode.BATCH)
         _refuse_other_schema(schema, source_schema(options))
         from spark_connector.read.readers import KafkaBatchReader
@@ -86,13 +86,13 @@ class PykafkaSource(DataSource):
         from spark_connector.read.readers import RefusedStreamReader, make_reader
 
         try:
-            sides = self._two_sides()
-            if sides is not None:
-                from spark_connector.union_read.sides import for_query
-                from spark_connector.union_read.union_readers import UnionStreamReader
+            fitted = self._with_history()
+            if fitted is not None:
+                from spark_connector.history_and_tail.fitted_read import for_query
+                from spark_connector.history_and_tail.readers import HistoryStreamReader
 
-                _refuse_other_schema(schema, spark_schema_of(sides.schema))
-                return UnionStreamReader(for_query(sides, Mode.STREAM))
+                _refuse_other_schema(schema, spark_schema_of(fitted.schema))
+                return HistoryStreamReader(for_query(fitted, Mode.STREAM))
             options = self._read_options(Mode.STREAM)
             _refuse_other_schema(schema, source_schema(options))
         except PykafkaError as error:
@@ -120,15 +120,15 @@ class PykafkaSource(DataSource):
 
         return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
 
-    def _two_sides(self) -> Sides | None:
+    def _with_history(self) -> FittedRead | None:
         """The table and the topics of a read with `history`, fitted once and pickled; None for other reads."""
         history = parse_history(self.options)
-        if history is None or self._sides is not None:
-            return self._sides
-        from spark_connector.union_read.sides import fit_sides
+        if history is None or self._fitted is not None:
+            return self._fitted
+        from spark_connector.history_and_tail.fitted_read import fit_read
 
-        self._sides = fit_sides(history, Mode.ANY)
-        return self._sides
+        self._fitted = fit_read(history, Mode.ANY)
+        return self._fitted
 
     def _read_options(self, mode: Mode) -> SourceOptions:
         options = parse_options(self.options, mode)

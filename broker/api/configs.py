@@ -5,7 +5,6 @@ config_resources.py knows the resources; each succeeds or fails alone.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from broker.api.context import ApiContext, Client, Fields, Request, outcome
 from broker.api.serving import serves
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.archive_status import encode_statuses
 from broker.protocol.described_config import ARCHIVE_STATUS, ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.messages import field
 from broker.protocol.permissions import (
@@ -80,22 +80,11 @@ def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Fields]:
 def archive_status(context: ApiContext, client: Client) -> ConfigEntry:
     """The entry ARCHIVE_STATUS, of the topics that the client may describe: an empty list without an archive.
 
-    Kafka has no request for it. A list of JSON objects; broker/client/archive_status.py reads it.
+    Kafka has no request for it; broker/client/archive_status.py asks for it.
     """
     statuses = [] if context.archive is None else context.archive.statuses()
-    rows = [
-        {
-            "topic": one.tp.topic,
-            "partition": one.tp.partition,
-            "archivedBytes": None if one.manifest is None else one.manifest.size,
-            "lagBytes": one.lag_bytes,
-            "lagSegments": one.lag_segments,
-            "problem": one.problem,
-        }
-        for one in statuses
-        if context.allows(client, LIST_OFFSETS_TOPIC, one.tp.topic, asked=False)
-    ]
-    return ConfigEntry(ARCHIVE_STATUS, json.dumps(rows), ConfigSource.DEFAULT_CONFIG, read_only=True)
+    allowed = [one for one in statuses if context.allows(client, LIST_OFFSETS_TOPIC, one.tp.topic, asked=False)]
+    return ConfigEntry(ARCHIVE_STATUS, encode_statuses(allowed), ConfigSource.DEFAULT_CONFIG, read_only=True)
 
 
 _ALTER_NEEDS = {

@@ -14,7 +14,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -36,6 +35,7 @@ from broker.log.log import Log
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot, encode_snapshot
 from broker.log.segment import segment_path
 from broker.metrics import TopicMetrics
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import text_without_secrets
 
@@ -63,23 +63,7 @@ SMALLEST_ON_HDFS: Final = 64 << 20
 """Bytes of a segment: a name node has every file in its memory, and an archive has two of a segment."""
 
 
-@dataclass(frozen=True)
-class ArchiveStatus:
-    """What a broker knows of the archive of a partition that it leads."""
-
-    tp: TopicPartition
-    manifest: Manifest | None
-    """None until it was read."""
-    local_start: int
-    end: int
-    lag_bytes: int
-    """Of closed segments that are not archived."""
-    lag_segments: int
-    problem: str
-    """Why the archive, or its retention, does not go on; empty while it does."""
-
-
-class _Role:
+class _HostedArchive:
     """A partition that this broker leads or follows."""
 
     def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, metrics: TopicMetrics) -> None:
@@ -96,7 +80,7 @@ class _Role:
         return log.config.copies_segments and len(segments) > 2 and segments[-2].base_offset > log.archived_end
 
 
-class _Led(_Role):
+class _LedArchive(_HostedArchive):
     """It is the `LogView` of its state, too."""
 
     def __init__(
@@ -171,7 +155,11 @@ class _Led(_Role):
         behind = [one.size for one, following in pairwise(log.segments) if following.base_offset > end]
         lag = (sum(behind), len(behind)) if log.config.copies_segments else (0, 0)
         return ArchiveStatus(
-            self.tp, state.manifest, log.local_start_offset, log.log_end_offset, *lag, problem=self.problem(disks, now)
+            self.tp,
+            archived_bytes=None if state.manifest is None else state.manifest.size,
+            lag_bytes=lag[0],
+            lag_segments=lag[1],
+            problem=self.problem(disks, now),
         )
 
     def problem(self, disks: FillingDisks, now: float) -> str:
@@ -181,7 +169,7 @@ class _Led(_Role):
         return "; ".join(filter(None, (self.state.problem, hangs, warning, self.log.held)))
 
 
-class _Follower(_Role):
+class _FollowedArchive(_HostedArchive):
     def __init__(self, tp: TopicPartition, log: Log, store: ManifestStore, epoch: int, metrics: TopicMetrics) -> None:
         super().__init__(tp, log, store, metrics)
         self.epoch = epoch
@@ -219,8 +207,8 @@ class ArchiveManager:
         self._is_there = is_there
         self.on_ready: Callable[[TopicPartition], None] = lambda tp: None
         """Called when `may_serve` is true of a partition of which it was not."""
-        self._led: dict[TopicPartition, _Led] = {}
-        self._followed: dict[TopicPartition, _Follower] = {}
+        self._led: dict[TopicPartition, _LedArchive] = {}
+        self._followed: dict[TopicPartition, _FollowedArchive] = {}
         self._stop = threading.Event()
         throttle = Throttle(lambda: self._settings.remote_log_manager_copy_max_bytes_per_second, self._stop)
         self._copier = Copier(storage, throttle, on_step)
@@ -233,7 +221,7 @@ class ArchiveManager:
         self._warned: set[tuple[str, int]] = set()
         """(topic, segment.bytes) of which was said that they are small."""
 
-    # --- roles
+    # --- which partitions
 
     def lead(
         self,
@@ -254,7 +242,7 @@ class ArchiveManager:
         if not _has_archive(log):
             return
         state = ArchiveState(epoch, self._settings.archive_delete_delay_ms / 1000, self._clock.monotonic())
-        self._led[tp] = led = _Led(tp, log, self._store(topic_id, config, tp), state, committed, metrics)
+        self._led[tp] = led = _LedArchive(tp, log, self._store(topic_id, config, tp), state, committed, metrics)
         log.start_wanted = partial(self._advance, led)
         self._advance(led)
 
@@ -282,7 +270,7 @@ class ArchiveManager:
             return
         self.forget(tp)
         if log.config.remote_storage_enable:
-            self._followed[tp] = follower = _Follower(tp, log, self._store(topic_id, config, tp), epoch, metrics)
+            self._followed[tp] = follower = _FollowedArchive(tp, log, self._store(topic_id, config, tp), epoch, metrics)
             log.archived_state = partial(state_from, follower.store)
             self._refresh(follower)
 
@@ -292,9 +280,9 @@ class ArchiveManager:
         The next leader may truncate the archive. So the log must not read what the manifest has named so far, nor
         delete a record because of it, before it is known what that leader has made of it.
         """
-        role = self._led.pop(tp, None) or self._followed.pop(tp, None)
-        if role is not None:
-            role.log.start_wanted, role.log.archived_state, role.log.archived = lambda: None, None, None
+        hosted = self._led.pop(tp, None) or self._followed.pop(tp, None)
+        if hosted is not None:
+            hosted.log.start_wanted, hosted.log.archived_state, hosted.log.archived = lambda: None, None, None
 
     def _store(self, topic_id: uuid.UUID, config: Mapping[str, str], tp: TopicPartition) -> ManifestStore:
         """A topic that was made from the archive of another one continues that archive."""
@@ -312,11 +300,11 @@ class ArchiveManager:
             self._refresh(follower)
         if self._clock.monotonic() >= self._look_at and not self._stop.is_set():
             self._look_at = self._clock.monotonic() + LOOK_S
-            roles = (*self._led.values(), *self._followed.values())
-            lagging = {role.log.directory.parent for role in roles if role.lags}
+            all_hosted = (*self._led.values(), *self._followed.values())
+            lagging = {hosted.log.directory.parent for hosted in all_hosted if hosted.lags}
             self._tasks.begin("looking at the disks", asyncio.to_thread(self._disks.look, lagging))
 
-    def _warn_of_small_segments(self, led: _Led) -> None:
+    def _warn_of_small_segments(self, led: _LedArchive) -> None:
         found = led.tp.topic, led.log.config.segment_bytes
         if self._storage.is_hdfs and found[1] < SMALLEST_ON_HDFS and found not in self._warned:
             self._warned.add(found)
@@ -363,7 +351,7 @@ class ArchiveManager:
 
     # --- partitions that this broker leads
 
-    def _advance(self, led: _Led) -> None:
+    def _advance(self, led: _LedArchive) -> None:
         if self._led.get(led.tp) is not led or self._stop.is_set() or not _has_archive(led.log):
             return
         if led.log.archived is None and led.state.is_ready:
@@ -373,7 +361,7 @@ class ArchiveManager:
             self._tasks.begin(f"archiving {led.tp}", self._take(led, step))
         self._tell(led)
 
-    async def _take(self, led: _Led, step: Step) -> None:
+    async def _take(self, led: _LedArchive, step: Step) -> None:
         """Carry a step out, and tell the state what came of it."""
         threads = self._copies if isinstance(step, Copy | Sweep) else self._calls
         could_serve = self.may_serve(led.tp)
@@ -397,7 +385,7 @@ class ArchiveManager:
             self.on_ready(led.tp)
         self._advance(led)
 
-    def _timed(self, led: _Led, step: Step, work: Callable[[], Any]) -> Callable[[], Any]:
+    def _timed(self, led: _LedArchive, step: Step, work: Callable[[], Any]) -> Callable[[], Any]:
         """`work`, so that it is known since when it runs. Until a thread is free, nothing was asked."""
         patience = inf if isinstance(step, Sweep) else ANSWER_S  # a sweep deletes any number of objects
         if isinstance(step, Copy):
@@ -414,7 +402,7 @@ class ArchiveManager:
 
         return run
 
-    def _work(self, led: _Led, step: Step) -> Callable[[], Any]:
+    def _work(self, led: _LedArchive, step: Step) -> Callable[[], Any]:
         """What a thread has to do."""
         store, manifest = led.store, led.state.manifest
         if isinstance(step, Load) or manifest is None:
@@ -442,7 +430,7 @@ class ArchiveManager:
         self._on_step("committed")
         return after
 
-    def _end(self, led: _Led, step: Step, result: Any) -> None:
+    def _end(self, led: _LedArchive, step: Step, result: Any) -> None:
         state = led.state
         match step:
             case Load():
@@ -461,13 +449,13 @@ class ArchiveManager:
                 led.metrics.remote_delete_requests += result
                 state.swept()
 
-    def _count_failure(self, led: _Led, step: Step) -> None:
+    def _count_failure(self, led: _LedArchive, step: Step) -> None:
         if isinstance(step, Sweep):
             led.metrics.remote_delete_errors += 1
         else:
             led.metrics.remote_copy_errors += 1
 
-    def _tell(self, led: _Led) -> None:
+    def _tell(self, led: _LedArchive) -> None:
         """Log a problem once, and its end."""
         problem, asked = led.state.problem, led.asked
         if not problem and asked is not None and self._clock.monotonic() > asked[1]:
@@ -482,23 +470,23 @@ class ArchiveManager:
 
     # --- what the log knows
 
-    def _show(self, role: _Role, manifest: Manifest | None) -> None:
+    def _show(self, hosted: _HostedArchive, manifest: Manifest | None) -> None:
         """Let the log read from what the manifest names."""
-        log = role.log
+        log = hosted.log
         if manifest is None or not log.config.remote_storage_enable:
             return
-        if role.archived is None:
-            role.archived = self._read(role.store.place, manifest, role.metrics)
-        role.archived.manifest = manifest
-        log.archived = role.archived
+        if hosted.archived is None:
+            hosted.archived = self._read(hosted.store.place, manifest, hosted.metrics)
+        hosted.archived.manifest = manifest
+        log.archived = hosted.archived
         try:
             log.follow_archive(manifest.start if manifest.next_number else None)
         except BrokerError as error:
-            logger.error("%s: %s", role.tp, error)
+            logger.error("%s: %s", hosted.tp, error)
 
     # --- partitions that this broker follows
 
-    def _refresh(self, follower: _Follower) -> None:
+    def _refresh(self, follower: _FollowedArchive) -> None:
         log, now = follower.log, self._clock.monotonic()
         if not log.config.remote_storage_enable or follower.is_busy or now < follower.next_at or self._stop.is_set():
             return
@@ -508,7 +496,7 @@ class ArchiveManager:
         follower.is_busy, follower.next_at = True, now + REFRESH_S
         self._tasks.begin(f"reading the archive of {follower.tp}", self._reload(follower))
 
-    async def _reload(self, follower: _Follower) -> None:
+    async def _reload(self, follower: _FollowedArchive) -> None:
         try:
             call = partial(follower.store.refresh, follower.manifest)
             manifest = await asyncio.get_running_loop().run_in_executor(self._calls, call)

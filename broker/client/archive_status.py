@@ -7,45 +7,20 @@ broker that does not answer hides nothing else: what it knows is None.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
-from typing import Any, NamedTuple
 
 from broker.client.admin import Admin
 from broker.client.partition_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, known_offsets
 from broker.errors import PykafkaError
+from broker.protocol.archive_status import ArchiveStatus, decode_statuses
 from broker.protocol.described_config import ARCHIVE_STATUS, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
-class PartitionArchive(NamedTuple):
-    """One partition. Offsets are those of records; an end is the offset after the last one. None: not known."""
-
-    tp: TopicPartition
-    start: int | None
-    archived_end: int | None
-    """The offset after the last archived record; None if none is archived, too."""
-    local_start: int | None
-    end: int | None
-    archived_bytes: int | None
-    lag_bytes: int | None
-    """Of closed segments that are not archived yet."""
-    lag_segments: int | None
-    problem: str
-    """Why the archive does not go on; empty if nothing is known to be wrong."""
-
-
-class _OfLeader(NamedTuple):
-    archived_bytes: int | None = None
-    lag_bytes: int | None = None
-    lag_segments: int | None = None
-    problem: str = ""
-
-
-def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[PartitionArchive]:
+def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[ArchiveStatus]:
     """Of the partitions of `topics`; without topics, of all partitions that have an archive. Raises UnknownTopic."""
     named = list(topics)
     described = admin.describe_topics(named or None)
@@ -55,9 +30,8 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[Partition
     if not named:
         partitions = [tp for tp in partitions if tp in known or offsets[LATEST_TIERED].get(tp, -1) >= 0]
     offsets |= {time: known_offsets(admin.cluster, partitions, time) for time in (EARLIEST, LATEST)}
-    waiting = [tp for tp in partitions if known.get(tp, _OfLeader()).lag_segments]
-    open_ = _open_transactions(admin, waiting)
-    return [_status(tp, offsets, known.get(tp, _OfLeader()), open_.get(tp, "")) for tp in partitions]
+    open_ = _open_transactions(admin, [tp for tp in partitions if tp in known and known[tp].lag_segments])
+    return [_status(known.get(tp, ArchiveStatus(tp)), offsets, open_.get(tp, "")) for tp in partitions]
 
 
 def archived_bytes(admin: Admin) -> dict[TopicPartition, int | None]:
@@ -67,27 +41,21 @@ def archived_bytes(admin: Admin) -> dict[TopicPartition, int | None]:
 
 
 def _status(
-    tp: TopicPartition, offsets: dict[int, dict[TopicPartition, int]], known: _OfLeader, open_transaction: str
-) -> PartitionArchive:
-    tiered = offsets[LATEST_TIERED].get(tp, -1)
-    end = offsets[LATEST].get(tp)
+    known: ArchiveStatus, offsets: dict[int, dict[TopicPartition, int]], open_transaction: str
+) -> ArchiveStatus:
+    tiered, end = offsets[LATEST_TIERED].get(known.tp, -1), offsets[LATEST].get(known.tp)
     silent = "" if end is not None else "its leader does not answer"
-    problem = "; ".join(filter(None, (known.problem, open_transaction))) or silent
-    return PartitionArchive(
-        tp,
-        offsets[EARLIEST].get(tp),
-        tiered + 1 if tiered >= 0 else None,
-        offsets[EARLIEST_LOCAL].get(tp),
-        end,
-        known.archived_bytes,
-        known.lag_bytes,
-        known.lag_segments,
-        problem,
+    return known._replace(
+        start=offsets[EARLIEST].get(known.tp),
+        archived_end=tiered + 1 if tiered >= 0 else None,
+        local_start=offsets[EARLIEST_LOCAL].get(known.tp),
+        end=end,
+        problem="; ".join(filter(None, (known.problem, open_transaction))) or silent,
     )
 
 
-def _of_leaders(admin: Admin) -> dict[TopicPartition, _OfLeader]:
-    found = {}
+def _of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
+    found: dict[TopicPartition, ArchiveStatus] = {}
     for node in admin.cluster.brokers():
         try:
             entries = admin.describe_configs(ResourceType.BROKER, str(node.id), [ARCHIVE_STATUS])
@@ -96,22 +64,11 @@ def _of_leaders(admin: Admin) -> dict[TopicPartition, _OfLeader]:
             continue
         entry = entries.get(ARCHIVE_STATUS)  # no other Kafka has it
         if entry is not None:
-            found.update(_read(entry.value or "[]"))
+            try:
+                found.update(decode_statuses(entry.value or "[]"))
+            except (ValueError, TypeError, KeyError) as error:
+                logger.warning("a broker's %s cannot be read: %r", ARCHIVE_STATUS, error)
     return found
-
-
-def _read(text: str) -> dict[TopicPartition, _OfLeader]:
-    try:
-        rows: list[dict[str, Any]] = json.loads(text)
-        return {
-            TopicPartition(str(row["topic"]), int(row["partition"])): _OfLeader(
-                row["archivedBytes"], row["lagBytes"], row["lagSegments"], str(row["problem"])
-            )
-            for row in rows
-        }
-    except (ValueError, TypeError, KeyError) as error:
-        logger.warning("a broker's %s cannot be read: %r", ARCHIVE_STATUS, error)
-        return {}
 
 
 def _open_transactions(admin: Admin, partitions: list[TopicPartition]) -> dict[TopicPartition, str]:

@@ -49,7 +49,7 @@ class MetadataCache:
         self._controller_id = metadata.controller_id
         self.metadata = metadata
         replicas.on_stale = self._refresh_stale
-        replicas.begin(metadata)
+        replicas.start(metadata)
 
     # --- reading
 

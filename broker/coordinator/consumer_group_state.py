@@ -67,9 +67,9 @@ class ConsumerGroup(ModernGroup):
         classic = member.subscription.classic
         return self.settings().consumer_session_timeout_ms if classic is None else int(classic.session_timeout_ms)
 
-    def begin(self, now: Now) -> Effects:
+    def replayed(self, now: Now) -> Effects:
         self._is_regex_stale = True
-        return super().begin(now)
+        return super().replayed(now)
 
     def _assignor(self, draft: ConsumerMembership) -> tuple[Assignor, Assignable]:
         topics = [self.topics[name] for name in draft.topic_names() if name in self.topics]
@@ -135,10 +135,10 @@ class ConsumerGroup(ModernGroup):
 
     # --- patterns
 
-    def _settle(self, draft: ConsumerMembership, now: Now) -> None:
+    def _update_targets(self, draft: ConsumerMembership, now: Now) -> None:
         if draft.changed and draft.extras:
             draft.set_regexes(draft.extras)
-        super()._settle(draft, now)
+        super()._update_targets(draft, now)
 
     def topics_changed(self, topics: Topics, now: Now) -> Effects:
         self._is_regex_stale |= not topics.keys() <= self.topics.keys()
@@ -170,7 +170,7 @@ class ConsumerGroup(ModernGroup):
         return self.perform(rule, now)
 
     def _resolve(self) -> Resolve | None:
-        if self._asked or self._storing or self.is_gathering or self._client is None or self._is_dead:
+        if self._asked or self._storing or self.awaits_joins or self._client is None or self._is_dead:
             return None
         wanted = self.membership.used_regexes()
         if not self._is_regex_stale:

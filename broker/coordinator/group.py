@@ -130,7 +130,7 @@ class Group(ABC):
     # --- events
 
     @abstractmethod
-    def begin(self, now: Now) -> Effects:
+    def replayed(self, now: Now) -> Effects:
         """The group was replayed. Every member gets a new session."""
 
     @abstractmethod

@@ -225,7 +225,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             answer.complete(HeartbeatReply(error.code, error.message))
             return answer
         if request.member_epoch == JOIN_EPOCH:
-            shard.gather(group)
+            shard.await_joins(group)
         effects = consumer_group_requests.heartbeat(group, request, answer, shard.now())
         if before.stores or not group.is_empty:
             shard.groups[group_id] = group
@@ -291,7 +291,7 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             raise BrokerError(ErrorCode.coordinator_not_available, f"share group {group_id} is being deleted")
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if may_create:
-            shard.gather(group)
+            shard.await_joins(group)
         shard.perform(group, event(group, waiter, shard.now()))
         return await waiter
 

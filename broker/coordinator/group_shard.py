@@ -40,7 +40,7 @@ _MEMBERSHIP_ERRORS = {
 }
 
 
-GATHER_S, MOST_GATHER_S = 0.01, 0.5
+JOINS_S, MOST_JOINS_S = 0.01, 0.5
 """A member that joins waits so long for others that join at the same time, again after each, and at most so long."""
 
 COMMIT_TIMEOUT_S = 5.0
@@ -110,7 +110,7 @@ class GroupShard:
         for group in self.groups.values():
             if isinstance(group, ModernGroup):
                 group.topics = self._kinds.topics()  # they may have changed during the replay
-            self.perform(group, group.begin(now))
+            self.perform(group, group.replayed(now))
         self.loaded = True
         if self.groups:
             spent = self._clock.monotonic() - began
@@ -150,25 +150,25 @@ class GroupShard:
             self._tasks.begin(f"looking up the topics of group {group.group_id}", self._resolve(group, effects.resolve))
         self._arm(group)
 
-    def gather(self, group: ModernGroup) -> None:
+    def await_joins(self, group: ModernGroup) -> None:
         """A member joins. Many may at once, and shall share one batch: each further one costs all others a new target.
 
         To be called before its event.
         """
         loop = asyncio.get_running_loop()
         self._last_joins[group] = loop.time()
-        if not group.is_gathering:
-            group.is_gathering = True
-            loop.call_later(GATHER_S, self._gathered, group, loop.time())
+        if not group.awaits_joins:
+            group.awaits_joins = True
+            loop.call_later(JOINS_S, self._end_joins, group, loop.time())
 
-    def _gathered(self, group: ModernGroup, began: float) -> None:
+    def _end_joins(self, group: ModernGroup, began: float) -> None:
         loop = asyncio.get_running_loop()
-        until = min(self._last_joins[group] + GATHER_S, began + MOST_GATHER_S)
+        until = min(self._last_joins[group] + JOINS_S, began + MOST_JOINS_S)
         if loop.time() < until:
-            loop.call_at(until, self._gathered, group, began)
+            loop.call_at(until, self._end_joins, group, began)
         else:
             del self._last_joins[group]
-            group.is_gathering = False
+            group.awaits_joins = False
             self.perform(group, group.tick(self.now()))
 
     def _store_membership(self, group: Group, store: Store) -> None:

@@ -140,7 +140,7 @@ class ClassicGroup(Group):
         """Those of a stable group for topics that no member subscribes to, and those of an empty one."""
         return super().expired_offsets(now) if self.state in (GroupState.EMPTY, GroupState.STABLE) else []
 
-    def begin(self, now: Now) -> Effects:
+    def replayed(self, now: Now) -> Effects:
         for member in self.roster.members.values():
             self.touch(member, now)
         if len(self.roster) > self.config.group_max_size:

@@ -106,7 +106,7 @@ class ModernGroup(Group):
         self._queue: deque[Call] = deque()
         self._storing: Batch | None = None
         self._is_dead = False
-        self.is_gathering = False
+        self.awaits_joins = False
         """Requests wait, also if no append is under way, until the runtime ends this: more members may join at once."""
         self._most_requests = MOST_REQUESTS
         # When a batch without requests may be stored again: at once, it would fail at once, for ever.
@@ -177,7 +177,7 @@ class ModernGroup(Group):
         kind, _, name = key
         self.membership.replay(kind, name, self.membership.records.decode_value(kind, value))
 
-    def begin(self, now: Now) -> Effects:
+    def replayed(self, now: Now) -> Effects:
         members = self.membership.members.values()
         for member in members:
             self.touch(member, now)
@@ -263,7 +263,7 @@ class ModernGroup(Group):
         answered = list(replies)
         stores: list[Batch] = []
         waits = now.monotonic < self.retry_at
-        while not (self._storing or self._is_dead or self.is_gathering or (waits and not self._queue)):
+        while not (self._storing or self._is_dead or self.awaits_joins or (waits and not self._queue)):
             calls = self._next_calls()
             try:
                 batch = self._batch(calls, now)
@@ -286,7 +286,7 @@ class ModernGroup(Group):
             if not self._queue:
                 break
         if self._storing is None:
-            ends = self._is_dead or self.is_gathering  # a deadline that has passed must not wake it again and again
+            ends = self._is_dead or self.awaits_joins  # a deadline that has passed must not wake it again and again
             self.wake_at = inf if ends else self.retry_at if waits else self.deadlines.soonest
         replies = [reply for reply in answered if reply.waiter is not None]
         return Effects(replies, stores, None if waits else self._resolve())
@@ -320,7 +320,7 @@ class ModernGroup(Group):
         begun = [(call, steps) for call, steps in begun if not _ends(call, steps, replies)]
         moved = self._moved(draft, now)
         if moved is None:
-            self._settle(draft, now)
+            self._update_targets(draft, now)
         for call, steps in begun:
             if moved is not None and call.member_id in draft.members:
                 replies.append(call.refused(BrokerError(ErrorCode.rebalance_in_progress)))
@@ -333,7 +333,7 @@ class ModernGroup(Group):
             batch.encode = partial(draft.encoded, self.group_id, changes)
         return batch
 
-    def _settle(self, draft: Any, now: Now) -> None:
+    def _update_targets(self, draft: Any, now: Now) -> None:
         """Begin a new group epoch if there are other partitions to assign, and assign them."""
         if not draft.bumps_epoch and self._seen_topics is not self.topics:
             draft.bumps_epoch = draft.metadata_hash(self.topics) != draft.epoch.metadata_hash

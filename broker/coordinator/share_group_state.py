@@ -187,7 +187,7 @@ class ShareGroup(ModernGroup):
 
     # --- targets
 
-    def _settle(self, draft: ShareMembership, now: Now) -> None:
+    def _update_targets(self, draft: ShareMembership, now: Now) -> None:
         is_other = draft.bumps_epoch or draft.extras is not draft.base.extras
         if is_other or self._seen_topics is not self.topics:
             self._request_states(draft)
@@ -195,7 +195,7 @@ class ShareGroup(ModernGroup):
             wanted = {TopicIdPartition(topic_id, number) for topic_id, numbers in assignable for number in numbers}
             targets = frozenset[TopicIdPartition]().union(*(one.target for one in draft.members.values()))
             draft.bumps_epoch |= wanted != targets
-        super()._settle(draft, now)
+        super()._update_targets(draft, now)
 
     def _request_states(self, draft: ShareMembership) -> None:
         """Note whose states are to be made."""

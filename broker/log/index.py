@@ -210,7 +210,7 @@ class SegmentIndexes:
         self._base_offset = base_offset
         self._unindexed = 0
 
-    def begin(self) -> None:
+    def clear(self) -> None:
         """Start without entries, before every batch is noted again."""
         self.offsets, self._times = OffsetIndex(), TimeIndex()
         self.newest = (-1, self._base_offset)

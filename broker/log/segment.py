@@ -93,7 +93,7 @@ class Segment:
                 segment.path().unlink()
                 raise
             segment._preallocated = True
-        segment._indexes.begin()
+        segment._indexes.clear()
         segment._adopt(file)
         return segment
 
@@ -165,7 +165,7 @@ class Segment:
 
     def begin_rebuild(self) -> SegmentFile:
         """Empty the indexes and return the file. The caller then resets `size` and calls `note` for every batch."""
-        self._indexes.begin()
+        self._indexes.clear()
         self._first_timestamp = None
         return self._file or self._adopt(SegmentFile(self.path()))
 

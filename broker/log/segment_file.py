@@ -31,7 +31,7 @@ _reads = threading.local()
 
 
 class ColdRead(Exception):
-    """A read would wait for the disk. Call `warm` in a thread, then `settle` in the owner's, then repeat the read."""
+    """A read would wait for the disk. Call `warm` in a thread, then `keep` in the owner's, then repeat the read."""
 
     download: Download | None = None
     """Ends when an archive's store has answered, if the read would wait for that: no thread need wait for it."""
@@ -45,7 +45,7 @@ class ColdRead(Exception):
         """Bring the bytes into the page cache. Raises OSError."""
         os.pread(self._file.fileno(), max(self._length, READ_AHEAD_BYTES), self._position)
 
-    def settle(self) -> None:
+    def keep(self) -> None:
         """Use what `warm` found; subclasses may have something to do."""
 
 

@@ -20,7 +20,7 @@ from broker.records.record import decode_batch
 
 
 class UntimedSegments(ColdRead):
-    """Segments whose newest timestamp is not in memory; `warm` reads it, `settle` stores it in the segments."""
+    """Segments whose newest timestamp is not in memory; `warm` reads it, `keep` stores it in the segments."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = [(segment, segment.reader()) for segment in segments]
@@ -32,7 +32,7 @@ class UntimedSegments(ColdRead):
             with suppress(OSError, CorruptBatch):
                 self._found.append((segment, reader, reader.newest))
 
-    def settle(self) -> None:
+    def keep(self) -> None:
         for segment, reader, newest in self._found:
             segment.learn_newest(reader, newest)
         for segment, _ in self._segments:

@@ -16,11 +16,11 @@ from broker.protocol.entities import entity_class, fields_of
 from broker.protocol.messages import known_versions
 
 
-class _Place(NamedTuple):
+class _ErrorFields(NamedTuple):
     """The fields of a structure that are error codes, and those that hold structures with error codes."""
 
     codes: tuple[str, ...]
-    inner: tuple[tuple[str, _Place], ...]
+    inner: tuple[tuple[str, _ErrorFields], ...]
 
 
 def error_codes(api: int, body: Mapping[str, Any]) -> list[int]:
@@ -30,7 +30,7 @@ def error_codes(api: int, body: Mapping[str, Any]) -> list[int]:
     return found
 
 
-def _collect(place: _Place, body: Mapping[str, Any], found: list[int]) -> None:
+def _collect(place: _ErrorFields, body: Mapping[str, Any], found: list[int]) -> None:
     found += [int(code) for name in place.codes if (code := body.get(name))]
     for name, inner in place.inner:
         if held := body.get(name):
@@ -39,26 +39,26 @@ def _collect(place: _Place, body: Mapping[str, Any], found: list[int]) -> None:
 
 
 @functools.cache
-def _place(api: int) -> _Place:
+def _place(api: int) -> _ErrorFields:
     low, high = known_versions(api)
     return _merged(_of(entity_class(api, version, EntityType.response)) for version in range(low, high + 1))
 
 
-def _of(entity: Any) -> _Place:
+def _of(entity: Any) -> _ErrorFields:
     codes, inner = [], []
     for field in fields_of(entity):
         if field.kafka_type == "error_code":
             codes.append(field.name)
         elif field.struct is not None and any(place := _of(field.struct)):
             inner.append((field.name, place))
-    return _Place(tuple(codes), tuple(inner))
+    return _ErrorFields(tuple(codes), tuple(inner))
 
 
-def _merged(places: Iterable[_Place]) -> _Place:
+def _merged(places: Iterable[_ErrorFields]) -> _ErrorFields:
     codes: dict[str, None] = {}
-    inner: dict[str, list[_Place]] = {}
+    inner: dict[str, list[_ErrorFields]] = {}
     for place in places:
         codes.update(dict.fromkeys(place.codes))
         for name, below in place.inner:
             inner.setdefault(name, []).append(below)
-    return _Place(tuple(codes), tuple((name, _merged(below)) for name, below in inner.items()))
+    return _ErrorFields(tuple(codes), tuple((name, _merged(below)) for name, below in inner.items()))

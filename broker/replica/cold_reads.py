@@ -44,7 +44,7 @@ async def warmed(attempt: Callable[[], T], cold: ColdRead, *, store_s: float = 3
                 await asyncio.to_thread(cold.warm)
         else:
             await _answered(cold.download, deadline - loop.time())
-        cold.settle()
+        cold.keep()
         try:
             return unless_cold(attempt)
         except ColdRead as missed:

@@ -47,7 +47,7 @@ class OffsetPurgatory:
     def wait(self, offset: int) -> asyncio.Future[None]:
         """A future that is done when `advance` has passed `offset`. Nobody keeps it once it is cancelled."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        on_passed = functools.partial(_settle, future)
+        on_passed = functools.partial(_complete, future)
         self.watch(offset, on_passed)
         future.add_done_callback(lambda done: self.unwatch(offset, on_passed) if done.cancelled() else None)
         return future
@@ -66,7 +66,7 @@ class OffsetPurgatory:
                 on_passed(error)
 
 
-def _settle(future: asyncio.Future[None], error: BrokerError | None) -> None:
+def _complete(future: asyncio.Future[None], error: BrokerError | None) -> None:
     if future.done():
         return
     if error is None:

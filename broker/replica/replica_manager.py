@@ -113,7 +113,7 @@ class ReplicaManager:
         """Whether this broker will lead a partition as soon as it knows where its archive ends."""
         return self._archive is not None and tp not in self.led and not self._archive.may_serve(tp)
 
-    def begin(self, metadata: ClusterMetadata) -> None:
+    def start(self, metadata: ClusterMetadata) -> None:
         """Lead and follow, at start. Each partition that this broker hosts should have a log in one of the directories.
         The state of one that has lost its only replica says so (`state_at_start`)."""
         hosted = dict(self._hosted(metadata, metadata.topics))

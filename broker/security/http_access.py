@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request; the names of `headers` are in lower case."""
 
     method: str
@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refused(asked: Asked, *, loopback_only: bool) -> Refused | None:
+def refused(asked: HttpRequest, *, loopback_only: bool) -> Refused | None:
     """Why a request is not answered; None if it is.
 
     - `loopback_only`, of a server that listens there: a name that is not of loopback is another site's, which points
@@ -53,7 +53,7 @@ def refused(asked: Asked, *, loopback_only: bool) -> Refused | None:
     return None
 
 
-def _is_same_site(asked: Asked, host: str) -> bool:
+def _is_same_site(asked: HttpRequest, host: str) -> bool:
     """Browsers send the first of these headers with every request."""
     site = asked.headers.get("sec-fetch-site")
     if site is not None and site not in ("same-origin", "none"):

@@ -269,7 +269,7 @@ class SharePartitionState:
                 if not is_whole:
                     break
             position = batch.last_offset + 1
-        self._settle()
+        self._join_runs()
         return got
 
     def _offered(
@@ -336,7 +336,7 @@ class SharePartitionState:
                     else:
                         self._change(run, _NEW_STATE[kind])
                         is_changed = True
-        self._settle()
+        self._join_runs()
         return is_changed
 
     def release(self, member_id: str) -> bool:
@@ -348,7 +348,7 @@ class SharePartitionState:
     def _give_back(self, runs: Sequence[_Run]) -> bool:
         for run in runs:
             self._change(run, RecordState.AVAILABLE)
-        self._settle()
+        self._join_runs()
         return bool(runs)
 
     def _change(self, run: _Run, state: RecordState) -> None:
@@ -377,7 +377,7 @@ class SharePartitionState:
             del self._runs[: self._cut(offset)]
             self.start_offset = offset
             self.end_offset = max(self.end_offset, offset)
-            self._settle()
+            self._join_runs()
 
     def set_limits(self, limits: ShareLimits) -> None:
         """Also archives what has been delivered as often as is allowed now."""
@@ -403,7 +403,7 @@ class SharePartitionState:
         for run in self._between(first, last):
             if run.state is RecordState.ARCHIVING and not run.write:
                 self._change(run, RecordState.ARCHIVED)
-        self._settle()
+        self._join_runs()
 
     # --- storing -----------------------------------------------------------------------------------
 
@@ -484,7 +484,7 @@ class SharePartitionState:
             self._runs[index - 1].last = offset - 1
         return index
 
-    def _settle(self) -> None:
+    def _join_runs(self) -> None:
         """Join runs that have become equal, and move the start."""
         joined: list[_Run] = []
         for _, same in groupby(self._runs, _SAME):

@@ -35,7 +35,7 @@ from broker.share.share_partition_state import (
 
 logger = logging.getLogger(__name__)
 
-SETTLE_S = 5.0
+LAST_WRITES_S = 5.0
 RETRY_S = 1.0
 """After which a write is tried again that failed, and for which no member waits."""
 
@@ -173,11 +173,11 @@ class SharePartition:
         finally:
             self._dead_letters = None
 
-    async def settled(self) -> None:
+    async def all_written(self) -> None:
         """Wait until all is stored, and dead letters that are due are written; not long if they cannot be."""
         await self.stored()
         if self._dead_letters is not None:
-            await asyncio.wait([self._dead_letters], timeout=SETTLE_S)
+            await asyncio.wait([self._dead_letters], timeout=LAST_WRITES_S)
             await self.stored()
 
     def _answer(self, code: ErrorCode) -> None:
@@ -344,7 +344,7 @@ class SharePartitions:
             await asyncio.wait(loading)
         if is_empty():
             shares = [share for key, share in self._loaded.items() if key.group_id == group_id]
-            await asyncio.gather(*(share.settled() for share in shares if not share.is_fenced))
+            await asyncio.gather(*(share.all_written() for share in shares if not share.is_fenced))
         if is_empty():
             self.drop_group(group_id)
 

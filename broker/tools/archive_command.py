@@ -104,7 +104,7 @@ def status(admin: Admin, topic: Topics = None, as_json: JsonOutput = False) -> N
         *("topic", "partition", "start", "archivedEnd", "localStart", "end"),
         *("archivedBytes", "behind", "behindSegments", "problem"),
     )
-    rows = [(*one.tp, *one[1:]) for one in archive_statuses(admin, topic or ())]
+    rows = [(*tp, *rest) for tp, *rest in archive_statuses(admin, topic or ())]
     print_rows(names, rows, as_json, nothing="No topic has an archive (remote.storage.enable=true).")
 
 

@@ -23,7 +23,7 @@ from broker.errors import BrokerError, ConfigError, ConnectionFailed, RequestTim
 from broker.tools.client_options import JsonOutput, admin_command, flag, impatient, option, parse_pairs
 from broker.tools.controller_epoch import find_controller
 from broker.tools.interrupt import Interrupt
-from broker.tools.output import counted, note, print_json, print_lines, print_table, report
+from broker.tools.output import counted, note, print_json, print_lines, print_table, print_view, report
 from broker.tools.restart_requests import ask_to_restart, exclusively, serve_restarts
 from broker.tools.topics import under_replicated
 
@@ -142,17 +142,13 @@ def describe(admin: Admin, as_json: JsonOutput = False) -> None:
             + (f"unknown ({problem})" if problem else "-" if epoch is None else str(epoch)),
         ]
     )
-    rows: list[tuple[object, ...]] = []
-    for one in document["brokers"]:
-        state = "up" if one["answers"] else "does not answer"
-        address, listeners = Node(one["id"], one["host"], one["port"]).address, ", ".join(one["listeners"])
-        replicas = one["leaders"], one["replicas"], one["outOfSync"]
-        rows.append((one["id"], address, one["rack"], state, *replicas, listeners))
-    rows += [
-        (one["id"], None, None, "not registered", 0, one["replicas"], one["outOfSync"], None)
-        for one in document["notRegistered"]
-    ]
-    print_table(["broker", "address", "rack", "state", "leaders", "replicas", "out of sync", "listeners"], rows)
+    rows = [{**one, "state": "up" if one["answers"] else "does not answer"} for one in document["brokers"]]
+    unknown = dict.fromkeys(("host", "port", "rack")) | {"leaders": 0, "listeners": ()}
+    rows += [{**unknown, **one, "state": "not registered"} for one in document["notRegistered"]]
+    for one in rows:
+        one["address"] = one["host"] and Node(one["id"], one["host"], one["port"]).address
+    columns = "broker=id, address, rack, state, leaders, replicas, out of sync=outOfSync, listeners"
+    print_view(rows, columns, shown={"listeners": ", ".join})
     print_lines(
         _shortened("under-replicated partitions", document["underReplicatedPartitions"])
         + _shortened("partitions without a leader", document["partitionsWithoutLeader"])

@@ -17,7 +17,7 @@ from broker.cluster.cluster_restore import RestoredCluster, plan_restore, restor
 from broker.coordinator.sharded_coordinator import partition_for
 from broker.errors import ConfigError
 from broker.storage.storage import Storage
-from broker.tools.output import as_time, counted, print_json, print_lines, print_table
+from broker.tools.output import as_time, counted, print_json, print_lines, print_view
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_move import METADATA_FILE, rename_metadata
@@ -76,8 +76,9 @@ def _newest(storage: Storage, cluster_id: str | None) -> ClusterBackup:
 
 
 def _report(found: RestoredCluster, where: str, *, dry_run: bool, as_json: bool) -> None:
+    document = _document(found, where, dry_run=dry_run)
     if as_json:
-        print_json(_document(found, where, dry_run=dry_run))
+        print_json(document)
         return
     archived = len({tp.topic for tp in (*found.ends, *found.unreadable)})
     verb = "Would restore" if dry_run else "Restored"
@@ -92,11 +93,10 @@ def _report(found: RestoredCluster, where: str, *, dry_run: bool, as_json: bool)
         print_lines([f"These topics have no archive and begin empty: {', '.join(found.without_archive)}"])
     if found.unreadable:
         typer.echo("The archives of these partitions cannot be read, and they take no records until they can be:")
-        print_table(["topic", "partition", "problem"], [(*tp, why) for tp, why in sorted(found.unreadable.items())])
+        print_view(document["unreadable"], "topic, partition, problem")
     if found.moved:
         typer.echo("These groups had read on behind the end of the archive; they are set to its end:")
-        rows = [(one.group, *one.tp, one.committed, one.to) for one in found.moved]
-        print_table(["group", "topic", "partition", "committed", "set to"], rows)
+        print_view(document["movedOffsets"], "group, topic, partition, committed, set to=setTo")
     if found.deleted:
         names = ", ".join(sorted(one.name for one in found.deleted))
         print_lines([f"Deleted topics whose archives are left: {names}"])

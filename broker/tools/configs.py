@@ -19,7 +19,7 @@ from broker.errors import ConfigError
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.settings import read_properties_file
 from broker.tools.client_options import JsonOutput, admin_command, complete_entities, flag, option
-from broker.tools.output import print_json, print_lines, print_table, report
+from broker.tools.output import print_json, print_lines, print_view, report
 
 app = typer.Typer(
     help="Show and change the settings of topics, brokers and groups.\n\n\b\nExamples:\n"
@@ -87,13 +87,15 @@ def describe(
     for name, entries in found.items():
         for unknown in set(key or ()) - entries.keys():
             raise ConfigError(f"--key {unknown}: {_named(entity_type, name)} has no such setting")
+    documents = [_document(entity_type, name, entries) for name, entries in shown.items()]
     if as_json:
-        print_json([_document(entity_type, name, entries) for name, entries in shown.items()])
+        print_json(documents)
         return
-    for number, (name, chosen) in enumerate(shown.items()):
+    for number, one in enumerate(documents):
         print_lines([""] if number else [])
-        print_lines([f"{_named(entity_type, name)}:" + ("" if chosen else _NOTHING_SET)])
-        _print_entries(chosen, docs)
+        print_lines([f"{_named(entity_type, one['entityName'])}:" + ("" if one["configs"] else _NOTHING_SET)])
+        rows = [{**row, "value": "(hidden)" if row["sensitive"] else row["value"]} for row in one["configs"]]
+        print_view(rows, "name, value, source" + (", documentation" if docs else ""))
 
 
 @admin_command(app)
@@ -170,14 +172,6 @@ def _names(admin: Admin, kind: ResourceType, name: str | None, default: bool) ->
 
 def _named(entity_type: str, name: str) -> str:
     return f"{entity_type.removesuffix('s').replace('-', ' ')} {name}" if name else "all brokers"
-
-
-def _print_entries(entries: list[ConfigEntry], docs: bool) -> None:
-    rows = [
-        (one.name, "(hidden)" if one.sensitive else one.value, one.source.name, one.documentation) for one in entries
-    ]
-    count = 4 if docs else 3
-    print_table(["name", "value", "source", "documentation"][:count], [row[:count] for row in rows])
 
 
 def _document(entity_type: str, name: str, entries: list[ConfigEntry]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import typer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
+from broker.client.cluster_metadata import Node
 from broker.client.group_descriptions import GroupLag
 from broker.client.offset_reset import ResetTarget, new_offsets, refuse_members
 from broker.client.partition_offsets import EARLIEST, LATEST, offsets_at
@@ -37,7 +38,7 @@ from broker.tools.client_options import (
     with_options,
 )
 from broker.tools.offsets import ZooKeeperOption, csv_of_offsets, offsets_of_csv, zookeeper_groups
-from broker.tools.output import note, print_json, print_lines, print_rows, print_table
+from broker.tools.output import document, note, print_json, print_lines, print_rows, print_view
 
 app = typer.Typer(
     help="List, describe and delete groups; reset and delete their offsets.\n\n\b\nExamples:\n"
@@ -52,25 +53,12 @@ Groups = Annotated[
 ]
 AllGroups = Annotated[bool, flag("All groups.", "--all-groups")]
 
-_STATE_COLUMNS = (
-    *("group", "coordinator", "type", "state", "epoch", "assignment-epoch", "assignor", "members", "lag", "unread"),
+_STATE = "group, coordinator, type, state, epoch, assignment-epoch, assignor, members, lag, unread"
+_MEMBERS = (
+    "group, consumer-id=memberId, instance-id=groupInstanceId, host, client-id, epoch, partitions, "
+    "assignment=partitions, target-assignment=target"
 )
-_MEMBER_COLUMNS = (
-    *("group", "consumer-id", "instance-id", "host", "client-id", "epoch", "partitions", "assignment"),
-    "target-assignment",
-)
-_PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
-_PARTITION_NAMES = (
-    "topic",
-    "partition",
-    "currentOffset",
-    "logEndOffset",
-    "lag",
-    "memberId",
-    "host",
-    "clientId",
-    "unread",
-)
+_PARTITIONS = "group, topic, partition, current-offset, log-end-offset, lag, consumer-id=memberId, host, client-id"
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 
@@ -78,10 +66,10 @@ _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?
 class GroupPartition(NamedTuple):
     """One partition as its group sees it. None is what is not known, such as the end of a deleted topic."""
 
-    topic: str
-    partition: int
-    committed: int | None
-    log_end: int | None
+    tp: TopicPartition
+    current_offset: int | None
+    """The committed one."""
+    log_end_offset: int | None
     lag: int | None
     member_id: str | None = None
     host: str | None = None
@@ -116,9 +104,11 @@ def list_groups(
         print_json(names) if as_json else print_lines(names)
         return
     found = admin.list_groups(states=state or (), types=type or ())
-    rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
-    head = ("group", "state", "type", "protocol")
-    print_rows(("group", "state", "type", "protocolType"), rows, as_json, head=head, nothing="There are no groups.")
+    rows = [
+        {"group": one.group_id, "state": one.state, "type": one.group_type, "protocolType": one.protocol_type}
+        for one in found
+    ]
+    print_view(rows, "group, state, type, protocol=protocolType", as_json, nothing="There are no groups.")
 
 
 @admin_command(app)
@@ -149,20 +139,23 @@ def describe(
     names = group or [one.group_id for one in admin.list_groups()]
     described = [_existing(admin, name) if group else admin.describe_group(name) for name in names]
     rows = [_partitions_of(admin, one) for one in described]
-    if as_json:
-        print_json([_document(one, partitions) for one, partitions in zip(described, rows, strict=True)])
-    elif state:
-        _print_states(zip(described, rows, strict=True))
-    else:
-        for number, (one, partitions) in enumerate(zip(described, rows, strict=True)):
-            if number:
-                typer.echo()
-            if not one.active:
-                note(f"Group {one.group_id} has no active members.")
-            if members:
-                _print_members(one)
-            else:
-                _print_partitions(one.group_id, partitions)
+    documents = [_document(one, partitions) for one, partitions in zip(described, rows, strict=True)]
+    if as_json or state:
+        print_view(documents, _STATE, as_json, shown={"coordinator": _address, "members": len})
+        return
+    for number, (one, partitions, of_group) in enumerate(zip(described, rows, documents, strict=True)):
+        if number:
+            typer.echo()
+        if not one.active:
+            note(f"Group {one.group_id} has no active members.")
+        if members:
+            print_view(
+                ({"group": one.group_id, **row} for row in of_group["members"]),
+                _MEMBERS,
+                shown={"partitions": len, "assignment": _assignment, "target-assignment": _assignment},
+            )
+        else:
+            _print_partitions(one.group_id, partitions)
 
 
 @admin_command(app)
@@ -274,7 +267,7 @@ def delete_offsets(admin: Admin, group: OneGroup, topic: TopicsOrPartitions, as_
     if as_json:
         print_json([{**tp._asdict(), "deleted": error is None} for tp, error in results])
     else:
-        print_lines(f"Deleted the offset of {tp.topic}-{tp.partition}." for tp, error in results if error is None)
+        print_lines(f"Deleted the offset of {tp}." for tp, error in results if error is None)
     if failed := [str(error) for _, error in results if error is not None]:
         raise PykafkaError("; ".join(failed))
 
@@ -298,9 +291,8 @@ def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition
         return _with_lag(admin, admin.group_offsets(group.group_id), owners)
     shared = admin.share_group_offsets(group.group_id)
     rows = _with_lag(admin, {tp: one.start for tp, one in shared.items()}, owners)
-    told = {(tp.topic, tp.partition): one.lag for tp, one in shared.items()}
     # unread: share.auto.offset.reset of the group decides, at the first read
-    return [row._replace(lag=None if row.lag is None else told[row.topic, row.partition], unread=None) for row in rows]
+    return [row._replace(lag=None if row.lag is None else shared[row.tp].lag, unread=None) for row in rows]
 
 
 def _with_lag(
@@ -319,12 +311,12 @@ def _with_lag(
         lag = None if offset is None or end is None else max(0, end - offset)
         unread = ends[tp] - starts[tp] if tp in starts else None
         member_id, host, client_id = (*owners.get(tp, ()), None, None, None)[:3]
-        rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, member_id, host, client_id, unread))
+        rows.append(GroupPartition(tp, offset, end, lag, member_id, host, client_id, unread))
     return rows
 
 
 def _sum(rows: Iterable[GroupPartition]) -> GroupLag:
-    return GroupLag.of((True, row.lag) if row.committed is not None else (False, row.unread) for row in rows)
+    return GroupLag.of((True, row.lag) if row.current_offset is not None else (False, row.unread) for row in rows)
 
 
 def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as_json: bool) -> None:
@@ -337,7 +329,9 @@ def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as
                 raise PykafkaError(f"there is no group {name!r} in {connect}")
             found.append((name, list(registry.members(name)), rows))
     if as_json:
-        print_json([{"group": name, "members": ids, "partitions": _rows(rows)} for name, ids, rows in found])
+        print_json(
+            [{"group": name, "members": ids, "partitions": list(map(document, rows))} for name, ids, rows in found]
+        )
         return
     for name, _, rows in found:
         _print_partitions(name, rows)
@@ -371,17 +365,13 @@ def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, 
             }
             for member in group.members
         ],
-        "partitions": _rows(rows),
+        "partitions": [document(row) for row in rows],
     }
 
 
-def _rows(rows: Iterable[GroupPartition]) -> list[dict[str, Any]]:
-    return [dict(zip(_PARTITION_NAMES, row, strict=True)) for row in rows]
-
-
 def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
-    print_table(("group", *_PARTITION_HEAD), [(group, *row[: len(_PARTITION_HEAD)]) for row in rows])
-    without = sum(row.committed is None for row in rows)
+    print_view(({"group": group, **document(row)} for row in rows), _PARTITIONS)
+    without = sum(row.current_offset is None for row in rows)
     if without:
         note(
             f"{without} of {len(rows)} partitions of {group} have no committed offset: their lag is not known"
@@ -389,24 +379,8 @@ def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
         )
 
 
-def _print_members(group: GroupDescription) -> None:
-    rows = []
-    for one in group.members:
-        who = (group.group_id, one.member_id, one.group_instance_id, one.host, one.client_id)
-        target = None if one.target is None else _assignment(one.target)
-        rows.append((*who, _known(one.epoch), len(one.partitions), _assignment(one.partitions), target))
-    print_table(_MEMBER_COLUMNS, rows)
-
-
-def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]]) -> None:
-    rows = []
-    for group, partitions in groups:
-        node = f"{group.coordinator.address} ({group.coordinator.id})"
-        behind = _sum(partitions)
-        epochs = _known(group.epoch), _known(group.assignment_epoch)
-        about = (group.group_id, node, group.group_type, group.state, *epochs, group.protocol)
-        rows.append((*about, len(group.members), behind.lag, behind.unread))
-    print_table(_STATE_COLUMNS, rows)
+def _address(node: Mapping[str, Any]) -> str:
+    return f"{Node(**node).address} ({node['id']})"
 
 
 def _known(epoch: int) -> int | None:
@@ -414,11 +388,11 @@ def _known(epoch: int) -> int | None:
     return epoch if epoch >= 0 else None
 
 
-def _assignment(partitions: Iterable[TopicPartition]) -> str:
+def _assignment(partitions: Iterable[Mapping[str, Any]] | None) -> str:
     """`flights(0,1), weather(2)`."""
     topics: dict[str, list[str]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(str(tp.partition))
+    for tp in partitions or ():
+        topics.setdefault(tp["topic"], []).append(str(tp["partition"]))
     return ", ".join(f"{topic}({','.join(indexes)})" for topic, indexes in topics.items())
 
 
@@ -426,7 +400,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _note_bounded(tp: TopicPartition, wanted: int, bounded: int, log: tuple[int, int]) -> None:
-    note(f"pykafka: {tp.topic}-{tp.partition} has offsets {log[0]} to {log[1]}: {bounded} instead of {wanted}")
+    note(f"pykafka: {tp} has offsets {log[0]} to {log[1]}: {bounded} instead of {wanted}")
 
 
 def _milliseconds(duration: str) -> int:

@@ -29,10 +29,12 @@ from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, 
 from broker.tools.output import (
     checking,
     counted,
+    document,
     end_check,
     print_json,
     print_json_lines,
     print_table,
+    print_view,
     progress_bar,
 )
 from broker.tools.restore_command import restore
@@ -215,10 +217,7 @@ def _directory_document(one: LogDir) -> dict[str, Any]:
         "error": None if one.error is None else str(one.error),
         "totalBytes": one.total_bytes,
         "usableBytes": one.usable_bytes,
-        "partitions": [
-            {**tp._asdict(), "size": size.size, "offsetLag": size.offset_lag, "isFuture": size.is_future}
-            for tp, size in one.partitions.items()
-        ],
+        "partitions": [tp._asdict() | document(size) for tp, size in one.partitions.items()],
     }
 
 
@@ -228,4 +227,4 @@ def _print_directory(one: LogDir) -> None:
     typer.echo(
         f"broker {one.broker_id}: {one.path}: {counted(len(one.partitions), 'partition')}, {used:,} bytes{space}"
     )
-    print_table(["topic", "partition", "bytes"], [(*tp, size.size) for tp, size in one.partitions.items()])
+    print_view(_directory_document(one)["partitions"], "topic, partition, bytes=size")

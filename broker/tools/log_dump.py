@@ -216,7 +216,7 @@ def _group(group: GroupMetadata) -> Row:
 def _assignment(protocol_type: str, data: bytes) -> list[str] | str:
     if protocol_type == "consumer":
         try:
-            return [f"{tp.topic}-{tp.partition}" for tp in decode_assignment(data)]
+            return [str(tp) for tp in decode_assignment(data)]
         except ProtocolError:
             pass
     return data.hex()
@@ -239,7 +239,7 @@ def _decode_transaction_record(key: bytes | None, value: bytes | None) -> tuple[
         "timeout_ms": found.timeout_ms,
         "start_ms": found.start_ms,
         "last_update_ms": found.last_update_ms,
-        "partitions": [f"{tp.topic}-{tp.partition}" for tp in sorted(found.partitions)],
+        "partitions": [str(tp) for tp in sorted(found.partitions)],
     }
 
 

@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +24,8 @@ from broker.errors import ConfigError, PykafkaError
 from broker.verdict import CheckFailed, Verdict
 
 _GAP = "  "
-_CAPITAL = re.compile("[A-Z]")
+_CAPITAL, _HYPHENED = re.compile("[A-Z]"), r"-\g<0>"
+_WORD = re.compile("[-_](.)")
 
 
 def print_json(document: Any) -> None:
@@ -61,19 +62,47 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothin
         typer.echo(_GAP.join(aligned).rstrip())
 
 
-def print_rows(
-    names: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    as_json: bool,
+def print_view(
+    documents: Iterable[Mapping[str, Any]],
+    columns: str,
+    as_json: bool = False,
     *,
-    head: Sequence[str] = (),
+    shown: Mapping[str, Callable[[Any], object]] | None = None,
     nothing: str = "",
 ) -> None:
-    """Print a table, or with `as_json` a list of objects. `names` are JSON's, `head` the table's if they differ."""
+    """Print fields of documents as a table, or with `as_json` the documents themselves.
+
+    `columns`: the headings, with commas between. One that is not its field's name with hyphens has that behind it:
+    `consumer-id=memberId`. `shown`: how the table shows the field under a heading.
+    """
+    given = list(documents)
     if as_json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        print_table(head or [_CAPITAL.sub(r"-\g<0>", name) for name in names], rows, nothing=nothing)
+        print_json(given)
+        return
+    texts = shown or {}
+    cells = []
+    for column in columns.split(","):
+        heading, _, field = column.strip().partition("=")
+        cells.append((heading, field or _camel_case(heading), texts.get(heading)))
+    rows = [[one[field] if text is None else text(one[field]) for _, field, text in cells] for one in given]
+    print_table([heading for heading, *_ in cells], rows, nothing=nothing)
+
+
+def print_rows(names: Sequence[str], rows: Iterable[Sequence[object]], as_json: bool, *, nothing: str = "") -> None:
+    """Print documents with fields of these names, all of them also in the table."""
+    columns = ",".join(f"{_CAPITAL.sub(_HYPHENED, name)}={name}" for name in names)
+    print_view((dict(zip(names, row, strict=True)) for row in rows), columns, as_json, nothing=nothing)
+
+
+def document(row: Any) -> dict[str, Any]:
+    """A named tuple with JSON's names of its fields. A partition `tp` is its topic and its number."""
+    fields = row._asdict()
+    tp = fields.pop("tp")._asdict() if "tp" in fields else {}
+    return tp | {_camel_case(name): value for name, value in fields.items()}
+
+
+def _camel_case(name: str) -> str:
+    return _WORD.sub(lambda match: match[1].upper(), name)
 
 
 def report(as_json: bool, message: str, document: Any) -> None:

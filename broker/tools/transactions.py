@@ -27,7 +27,7 @@ from broker.tools.client_options import (
     named_partitions,
     option,
 )
-from broker.tools.output import as_time, print_json, print_rows, print_table, report
+from broker.tools.output import as_time, print_json, print_rows, print_view, report
 
 app = typer.Typer(
     help="List and describe transactions; find and abort those that hang.\n\n\b\nExamples:\n"
@@ -37,17 +37,6 @@ app = typer.Typer(
 )
 
 OnePartition = Annotated[int, option("Number of the partition.", "N", "--partition", "-p", min=0)]
-
-_PRODUCER_COLUMNS = (
-    "topic",
-    "partition",
-    "producerId",
-    "producerEpoch",
-    "coordinatorEpoch",
-    "lastSequence",
-    "lastTimestamp",
-    "transactionStartOffset",
-)
 
 
 @admin_command(app, "list")
@@ -105,13 +94,10 @@ def describe(
     if as_json:
         print_json(document)
         return
-    producer = (found.coordinator.id, found.producer_id, found.producer_epoch)
-    print_table(
-        ["coordinator", "producer-id", "epoch", "state", "timeout-ms", "start-time", "open-ms"],
-        [(*producer, found.state, found.timeout_ms, as_time(found.start_ms), open_ms)],
-    )
+    columns = "coordinator, producer-id, epoch=producerEpoch, state, timeout-ms, start-time=startTimeMs, open-ms"
+    print_view([document], columns, shown={"start-time": as_time})
     for tp in found.partitions:
-        typer.echo(f"  {tp.topic}-{tp.partition}")
+        typer.echo(f"  {tp}")
 
 
 @admin_command(app)
@@ -183,11 +169,20 @@ def abort(
 
 
 def _print_producers(found: Iterable[OpenInPartition], as_json: bool, *, nothing: str) -> None:
-    rows = []
-    for tp, one in found:
-        last = one.last_timestamp_ms if as_json else as_time(one.last_timestamp_ms)
-        start = None if one.transaction_start_offset < 0 else one.transaction_start_offset
-        row = (*tp, one.producer_id, one.producer_epoch, one.coordinator_epoch, one.last_sequence, last, start)
-        rows.append(row)
-    head = ["topic", "partition", "producer-id", "epoch", "coordinator-epoch", "last-sequence", "last-timestamp"]
-    print_rows(_PRODUCER_COLUMNS, rows, as_json, head=[*head, "start-offset"], nothing=nothing)
+    rows = [
+        {
+            **tp._asdict(),
+            "producerId": one.producer_id,
+            "producerEpoch": one.producer_epoch,
+            "coordinatorEpoch": one.coordinator_epoch,
+            "lastSequence": one.last_sequence,
+            "lastTimestamp": one.last_timestamp_ms,
+            "transactionStartOffset": None if one.transaction_start_offset < 0 else one.transaction_start_offset,
+        }
+        for tp, one in found
+    ]
+    columns = (
+        "topic, partition, producer-id, epoch=producerEpoch, coordinator-epoch, last-sequence, last-timestamp, "
+        "start-offset=transactionStartOffset"
+    )
+    print_view(rows, columns, as_json, shown={"last-timestamp": as_time}, nothing=nothing)

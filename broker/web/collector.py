@@ -205,9 +205,8 @@ async def _archive(archive: BrokerArchive, found: _Collected) -> None:
     found.add("kafka_server_archivecache_waiting", cache.waiting)
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
     for status in archive.manager.statuses():
-        size = 0 if status.manifest is None else status.manifest.size
-        for number, value in enumerate((status.lag_bytes, status.lag_segments, size)):
-            totals[status.tp.topic][number] += value
+        for number, value in enumerate((status.lag_bytes, status.lag_segments, status.archived_bytes)):
+            totals[status.tp.topic][number] += value or 0
         await found.pause()
     prefix = "kafka_server_brokertopicmetrics_"
     for topic, (lag_bytes, lag_segments, size) in totals.items():

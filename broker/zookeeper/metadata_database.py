@@ -12,15 +12,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.durable_files import TEMPORARY_SUFFIX, sync_directory, write_atomically
+from broker.durable_files import TEMPORARY_SUFFIX, sync_directory
 from broker.errors import ConfigError
-from broker.zookeeper.metadata_journal import EMPTY_JOURNAL, damaged, data_of, operation_of, read_journal
 from broker.zookeeper.operations import (
     ANY_VERSION,
     BadVersion,
@@ -41,9 +39,9 @@ ROOT = "/"
 
 _APPLICATION_ID = 0x70796B66
 _FORMAT = 2
-"""Raise it when an older version could not read the file. Format 1 is `metadata_journal`."""
-KEPT_SUFFIX = ".format1"
-"""Of the copy of a file of format 1, as it was when it was read for the last time."""
+"""Raise it when an older version could not read the file."""
+_FORMAT_1 = b"pykafka metadata 1\n"
+"""The beginning of a journal of text, which no release wrote."""
 _PAGE_BYTES = 4096
 _SCHEMA = f"""
 CREATE TABLE nodes (
@@ -109,9 +107,8 @@ class MetadataDatabase:
     def open(self) -> None:
         """Open the file, or create it. Raises ConfigError for a damaged file, OSError."""
         if not self.path.exists():
-            self._create(EMPTY_JOURNAL)
-        elif journal := read_journal(self.path):
-            self._create(journal)
+            self._create()
+        self._refuse_format_1()
         wal = self._wal.read_bytes() if self._wal.exists() else b""
         try:
             self._connect()
@@ -240,8 +237,8 @@ class MetadataDatabase:
         self._run("PRAGMA wal_autocheckpoint=0")  # `checkpoint` says when it fails
         self._run("PRAGMA temp_store=MEMORY")
 
-    def _create(self, journal: Sequence[Any]) -> None:
-        """Write a file with the nodes of the journal, and put it into the journal's place when it is whole."""
+    def _create(self) -> None:
+        """Write a file with nothing but the root, under another name until it is whole."""
         new = MetadataDatabase(self.path.with_name(self.path.name + TEMPORARY_SUFFIX))
         for left_behind in (new.path, new._wal, self._wal):
             left_behind.unlink(missing_ok=True)
@@ -250,28 +247,23 @@ class MetadataDatabase:
             new._connect()
             new._run("PRAGMA synchronous=OFF")  # it is synced below, at once
             new._opened().executescript(_SCHEMA)
-            new._take_over(journal)
+            new._write(Znode(ROOT))
+            new._run("INSERT INTO last_transaction VALUES (?, ?)", 0, _zxid_checksum(0))
             new.checkpoint()
         finally:
             new.close()
         with new.path.open("rb") as file:
             os.fsync(file.fileno())
-        if self.path.exists():  # kept for the way back
-            kept = self.path.with_name(self.path.name + KEPT_SUFFIX)
-            write_atomically(kept, self.path.read_bytes(), _OWNER_ONLY)
         new.path.replace(self.path)
         sync_directory(self.path.parent)
 
-    def _take_over(self, journal: Sequence[Any]) -> None:
-        snapshot, *transactions = journal
-        children = Counter(parent_of(path) for path, *_ in snapshot["nodes"] if path != ROOT)
-        for path, text, created_zxid, created_ms, owner, version, children_created in snapshot["nodes"]:
-            data, count = data_of(text), children[path]
-            self._write(Znode(path, data, created_zxid, created_ms, owner, version, count, children_created))
-        self.zxid = snapshot["zxid"]
-        self._run("INSERT INTO last_transaction VALUES (?, ?)", self.zxid, _zxid_checksum(self.zxid))
-        for _, now_ms, session, *operations in transactions:
-            self.apply([operation_of(fields) for fields in operations], now_ms=now_ms, session=session)
+    def _refuse_format_1(self) -> None:
+        with self.path.open("rb") as file:
+            if file.read(len(_FORMAT_1)) == _FORMAT_1:
+                raise ConfigError(
+                    f"{self.path} has format 1, which no release of pykafka wrote: start the broker once with commit "
+                    "e9c2fa35, which makes a file of format 2 of it, and then this one"
+                )
 
     def _check_wal(self, wal: bytes) -> None:
         """SQLite ignores what is behind a damaged transaction, and `close` deletes it. A crash tears only the last."""
@@ -299,6 +291,15 @@ class MetadataDatabase:
         for *columns, checksum in self._run(f"SELECT {_COLUMNS}, checksum FROM nodes"):
             if checksum != Znode(*columns).checksum:
                 raise damaged(self.path, f"(the checksum of {shown(columns[0])} is wrong)")
+
+
+def damaged(path: Path, reason: str) -> ConfigError:
+    """The error for a metadata file that cannot be trusted."""
+    shown = " ".join(reason.split())  # SQLite's reasons have line breaks
+    return ConfigError(
+        f"{path} is damaged {shown}. It holds the topics, settings and users of this broker. Put back an older copy of "
+        "the file, with the -wal file of that copy or with none"
+    )
 
 
 def parent_of(path: str) -> str:

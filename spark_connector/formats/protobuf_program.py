@@ -59,13 +59,13 @@ Made = tuple[int, bytes, bytes, bytes | None]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _FieldColumns:
     """Which columns of the kernel a field fills."""
 
     field: Field
     column: int
     element: int = -1
-    inner: tuple[_Place, ...] = ()
+    inner: tuple[_FieldColumns, ...] = ()
     in_map: bool = False
 
 
@@ -141,7 +141,7 @@ class Program:
         self._columns.append((kind, group))
         return len(self._columns) - 1
 
-    def _node(self, message: Message, group: int, *, in_map: bool, seconds: bool = False) -> tuple[_Place, ...]:
+    def _node(self, message: Message, group: int, *, in_map: bool, seconds: bool = False) -> tuple[_FieldColumns, ...]:
         """Add a node and all below it. `seconds`: its first field is that of a Timestamp or a Duration."""
         index = len(self._nodes)
         shown = {one.number: one for one in message.fields}
@@ -172,9 +172,9 @@ class Program:
         _link_oneofs(protos, self._fields, first)
         return tuple(by_number[one.number] for one in message.fields)
 
-    def _field(self, field: Field, place: int, group: int, *, in_map: bool, seconds: bool) -> _Place:
+    def _field(self, field: Field, place: int, group: int, *, in_map: bool, seconds: bool) -> _FieldColumns:
         column, element, child = -1, -1, -1
-        inner: tuple[_Place, ...] = ()
+        inner: tuple[_FieldColumns, ...] = ()
         begin, count = 0, 0
         if field.message is not None:
             kind = _GROUP if field.proto.type == _TYPE_GROUP else _MESSAGE
@@ -195,7 +195,7 @@ class Program:
                 element = self._column(kind, self._new_group())
         flags = _flags(field.proto, _IN_MAP if in_map else 0)
         self._fields[place] = [field.number, kind, int(field.is_list), column, element, child, -1, begin, count, flags]
-        return _Place(field, column, element, inner, in_map)
+        return _FieldColumns(field, column, element, inner, in_map)
 
     def _new_group(self) -> int:
         self._groups += 1
@@ -204,37 +204,39 @@ class Program:
     # ---- its columns
 
     def _struct(
-        self, places: tuple[_Place, ...], made: list[Any], kind: pa.DataType, rows: int, valid: Any
+        self, fields: tuple[_FieldColumns, ...], made: list[Any], kind: pa.DataType, rows: int, valid: Any
     ) -> pa.Array:
-        children = [_shown(self, place, made, rows) for place in places] or [pa.nulls(rows, pa.string())]
+        children = [_shown(self, where, made, rows) for where in fields] or [pa.nulls(rows, pa.string())]
         return pa.Array.from_buffers(kind, rows, [valid], children=children)
 
 
-def _shown(program: Program, place: _Place, made: list[Any], rows: int) -> pa.Array:
+def _shown(program: Program, where: _FieldColumns, made: list[Any], rows: int) -> pa.Array:
     """The column of a field."""
-    field = place.field
-    length, valid, edges, _ = made[place.column]
+    field = where.field
+    length, valid, edges, _ = made[where.column]
     assert length == rows
     if not field.is_list:
         return _filled(
-            _values(program, place, made, place.column, None if place.in_map else pa.py_buffer(valid)), place
+            _values(program, where, made, where.column, None if where.in_map else pa.py_buffer(valid)), where
         )
     count = int(np.frombuffer(edges, np.int32)[-1])
     if field.is_map:
-        key, item = (_shown(program, one, made, count) for one in place.inner)
+        key, item = (_shown(program, one, made, count) for one in where.inner)
         return _map(np.frombuffer(edges, np.int32), key, item, field.type)
-    elements = _values(program, place, made, place.element, None, count)
+    elements = _values(program, where, made, where.element, None, count)
     return pa.Array.from_buffers(field.column, rows, [None, pa.py_buffer(edges)], children=[elements])
 
 
-def _values(program: Program, place: _Place, made: list[Any], column: int, valid: Any, rows: int = -1) -> pa.Array:
+def _values(
+    program: Program, where: _FieldColumns, made: list[Any], column: int, valid: Any, rows: int = -1
+) -> pa.Array:
     """Values of a field, `valid` None: all are there."""
-    field = place.field
+    field = where.field
     if field.message is not None:
-        rows = made[place.column][0] if rows < 0 else rows
+        rows = made[where.column][0] if rows < 0 else rows
         if field.kind == "message":
-            return program._struct(place.inner, made, field.type, rows, valid)
-        children = [_shown(program, one, made, rows) for one in place.inner]
+            return program._struct(where.inner, made, field.type, rows, valid)
+        children = [_shown(program, one, made, rows) for one in where.inner]
         if field.kind == "wrapper":
             return (
                 children[0]
@@ -256,9 +258,9 @@ def _values(program: Program, place: _Place, made: list[Any], column: int, valid
     return pa.Array.from_buffers(field.type, rows, [valid, pa.py_buffer(values)])
 
 
-def _filled(column: pa.Array, place: _Place) -> pa.Array:
+def _filled(column: pa.Array, where: _FieldColumns) -> pa.Array:
     """With the field's default where nothing is."""
-    default = place.field.default
+    default = where.field.default
     if default is None or not column.null_count:
         return column
     return pc.fill_null(column, pa.scalar(default, column.type))

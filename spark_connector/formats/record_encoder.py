@@ -188,15 +188,15 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
 def _registered(
     name: str, one: ColumnWrite, formats: WriteFormats, topic: str | None, kind: pa.StructType
 ) -> ColumnWrite:
-    from spark_connector.formats.registered_schema import Place, registered_avro, registered_json
+    from spark_connector.formats.registered_schema import SinkColumn, registered_avro, registered_json
     from spark_connector.formats.schema_registry import registry_of
 
     registry = None if formats.registry is None else registry_of(formats.registry)
-    place = Place(name, topic)
+    written = SinkColumn(name, topic)
     if one.name == "avro":
-        return registered_avro(one, registry, place, kind)
+        return registered_avro(one, registry, written, kind)
     if one.name == "json":
         assert registry is not None
-        return registered_json(one, registry, place)
-    made: ColumnWrite = _protobuf().registered_protobuf(one, registry, place)
+        return registered_json(one, registry, written)
+    made: ColumnWrite = _protobuf().registered_protobuf(one, registry, written)
     return made

@@ -21,14 +21,14 @@ from spark_connector.formats.protobuf_descriptors import (
     schema_of_file,
     schema_of_registry,
 )
-from spark_connector.formats.registered_schema import Place, SchemaKind, found_or_registered, prefix, schema_id
+from spark_connector.formats.registered_schema import SchemaKind, SinkColumn, found_or_registered, prefix, schema_id
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.schema_text import read_file
 from spark_connector.formats.value_format import ProtobufSchema, SchemaFile
 from spark_connector.formats.write_format import ColumnWrite
 
 
-def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, place: Place) -> ColumnWrite:
+def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, written: SinkColumn) -> ColumnWrite:
     """`one` with its message type, and with the prefix of the schema's id if there is a registry."""
     if isinstance(one.schema, SchemaFile):
         one = replace(one, schema=schema_of_file(read_file(one.schema.url), one.message))
@@ -46,10 +46,10 @@ def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, place
         return _request(registry, message_of(schema).file, auto_register=one.auto_register)
 
     def made() -> ProtobufSchema:
-        raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a file of protoc --descriptor_set_out")
+        raise ConfigError(f"'autoRegister' needs '{written.column}Schema': a file of protoc --descriptor_set_out")
 
     kind = SchemaKind(by_id, by_version, lambda schema: message_of(schema).full_name, request, made, one.message)
-    number, schema = found_or_registered(one, registry, place, kind)
+    number, schema = found_or_registered(one, registry, written, kind)
     return replace(one, schema=schema, prefix=prefix(number) + indexes_prefix(indexes_of(message_of(schema))))
 
 

@@ -27,7 +27,7 @@ _MOST_WORDS: Final = 2000
 """Characters of what a registry says."""
 
 
-class Place(NamedTuple):
+class SinkColumn(NamedTuple):
     """The column that is written, `key` or `value`, and the topic of all rows, if there is one."""
 
     column: str
@@ -69,28 +69,30 @@ class SchemaKind:
     """The name that a subject has where the user has given no schema."""
 
 
-def found_or_registered(one: ColumnWrite, registry: SchemaRegistry, place: Place, kind: SchemaKind) -> tuple[int, Any]:
+def found_or_registered(
+    one: ColumnWrite, registry: SchemaRegistry, written: SinkColumn, kind: SchemaKind
+) -> tuple[int, Any]:
     """(id, schema) of a write, of which `one` says what the user has chosen."""
     schema, chosen = one.schema, one.schema_id
     try:
         if chosen is not None:
             if schema is not None:
-                raise ConfigError(f"set one of '{place.column}Schema' and '{place.column}SchemaId', not both")
+                raise ConfigError(f"set one of '{written.column}Schema' and '{written.column}SchemaId', not both")
             return chosen, kind.by_id(chosen)
         if isinstance(schema, SchemaSubject):
             assert schema.subject is not None
             return kind.by_version(schema.subject, schema.version)
         if schema is None and not one.auto_register:
-            return kind.by_version(place.subject(one.strategy, kind.named), "latest")
+            return kind.by_version(written.subject(one.strategy, kind.named), "latest")
         schema = kind.made() if schema is None else schema
-        subject = place.subject(one.strategy, kind.record(schema))
+        subject = written.subject(one.strategy, kind.record(schema))
         return schema_id(registry, subject, kind.request(schema), auto_register=one.auto_register), schema
     except UnknownSchema as error:
         raise ConfigError(f"the schema registry says: {error}") from None
 
 
 def registered_avro(
-    one: ColumnWrite, registry: SchemaRegistry | None, place: Place, columns: pa.StructType
+    one: ColumnWrite, registry: SchemaRegistry | None, written: SinkColumn, columns: pa.StructType
 ) -> ColumnWrite:
     """`one` with its Avro schema, and with the prefix of the schema's id if there is a registry."""
     if isinstance(one.schema, SchemaFile):
@@ -106,11 +108,11 @@ def registered_avro(
         return {"schema": schema.text}
 
     kind = SchemaKind(registry.schema, registry.avro_version, record, request, lambda: derived_schema(columns))
-    found, schema = found_or_registered(one, registry, place, kind)
+    found, schema = found_or_registered(one, registry, written, kind)
     return replace(one, schema=schema, prefix=prefix(found))
 
 
-def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) -> ColumnWrite:
+def registered_json(one: ColumnWrite, registry: SchemaRegistry, written: SinkColumn) -> ColumnWrite:
     """`one` with its JSON Schema, and with the prefix of the schema's id. What Avro calls the name of a record is the
     title of a JSON Schema, as for Confluent's serializer."""
     if isinstance(one.schema, SchemaFile):
@@ -120,10 +122,10 @@ def registered_json(one: ColumnWrite, registry: SchemaRegistry, place: Place) ->
         return {"schema": schema.text, "schemaType": "JSON"}
 
     def made() -> JsonSchema:
-        raise ConfigError(f"'autoRegister' needs '{place.column}Schema': a JSON Schema")
+        raise ConfigError(f"'autoRegister' needs '{written.column}Schema': a JSON Schema")
 
     kind = SchemaKind(registry.json_schema, registry.json_version, title, request, made)
-    found, schema = found_or_registered(one, registry, place, kind)
+    found, schema = found_or_registered(one, registry, written, kind)
     return replace(one, schema=schema, prefix=prefix(found))
 
 

@@ -69,7 +69,7 @@ class EmbeddedRegistry:
             self._consumer.assign([self._tp])
             self._consumer.seek_to_beginning()
             self._catch_up()
-            self.url = parts.enter_context(serving(self._api.answer, self._port))
+            self.url = parts.enter_context(serving(self._api, self._port))
             self._parts = parts.pop_all()
         return self
 

@@ -1,7 +1,7 @@
 """The part of Confluent's REST API that clients, serializers and `format("pykafka")` use, and its server.
 
-`Api.answer` is the API without HTTP. `serving` serves any such function on a loopback port, one thread a request. It
-has no login, so it takes no request of a page of another site (broker/security/http_access.py).
+`Api.answer` is the API without HTTP. `serving` serves it on a loopback port, one thread a request. It has no login, so
+it takes no request of a page of another site (broker/security/http_access.py).
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from broker.errors import ConfigError, PykafkaError
-from broker.security.http_access import Asked, refused
+from broker.security.http_access import HttpRequest, refused
 from spark_connector.registry.subjects import KINDS, Check, Record, Refusal, Schema, Subjects
-
-Answer = Callable[[str, str, str, bytes], tuple[int, Any]]
-"""(method, path, value of Authorization, body) → (status, document)."""
 
 _ROUTES: Final = tuple(
     (method, re.compile(path.replace("{s}", "(?P<subject>[^/]+)").replace("{v}", r"(?P<version>-?\w+)")), name)
@@ -67,7 +64,7 @@ class Api:
         self._turn = turn
         self._lock = threading.RLock()
 
-    def answer(self, method: str, path: str, _authorization: str, body: bytes) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         """The status and the document of a request."""
         place = path.partition("?")[0]
         for wanted, route, name in _ROUTES:
@@ -167,11 +164,46 @@ class Api:
         return {"is_compatible": not found, **({"messages": found} if found else {})}
 
 
+class Handler(BaseHTTPRequestHandler):
+    """A connection to a server of `serving`."""
+
+    timeout = _PATIENCE_S
+    api: Api
+
+    def do_GET(self) -> None:
+        status, document = self._refused_or_answered()
+        reply = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    do_POST = do_PUT = do_GET  # noqa: N815
+
+    def _refused_or_answered(self) -> tuple[int, Any]:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        found = refused(HttpRequest(self.command, self.path.partition("?")[2], headers), loopback_only=True)
+        if found is not None:
+            return found.status, {"error_code": found.status, "message": found.why}
+        length = headers.get("content-length") or "0"
+        if not (length.isascii() and length.isdecimal()) or len(length) > _DIGITS or int(length) > _LARGEST:
+            return 413, {"error_code": 413, "message": f"at most {_LARGEST} bytes at once"}
+        return self.answered(self.rfile.read(int(length)))
+
+    def answered(self, body: bytes) -> tuple[int, Any]:
+        """The status and the document for a request that may be answered."""
+        return self.api.answer(self.command, self.path, body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
-def serving(answer: Answer, port: int = 0) -> Iterator[str]:
-    """Serve `answer` on a loopback port until the block ends; the value is its address. Raises ConfigError."""
+def serving(api: Api, port: int = 0, handler: type[Handler] = Handler) -> Iterator[str]:
+    """Serve `api` on a loopback port until the block ends; the value is its address. Raises ConfigError."""
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), _handler(answer))
+        server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (handler,), {"api": api}))
     except OSError as error:
         raise ConfigError(f"the registry cannot listen on port {port}: {error.strerror}") from None
     thread = threading.Thread(
@@ -184,36 +216,3 @@ def serving(answer: Answer, port: int = 0) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def _handler(answer: Answer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _PATIENCE_S
-
-        def do_GET(self) -> None:
-            status, document = self._answer()
-            reply = json.dumps(document).encode()
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", "/elsewhere")
-            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-            self.send_header("Content-Length", str(len(reply)))
-            self.end_headers()
-            self.wfile.write(reply)
-
-        do_POST = do_PUT = do_GET  # noqa: N815
-
-        def _answer(self) -> tuple[int, Any]:
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            found = refused(Asked(self.command, self.path.partition("?")[2], headers), loopback_only=True)
-            if found is not None:
-                return found.status, {"error_code": found.status, "message": found.why}
-            length = headers.get("content-length") or "0"
-            if not (length.isascii() and length.isdecimal()) or len(length) > _DIGITS or int(length) > _LARGEST:
-                return 413, {"error_code": 413, "message": f"at most {_LARGEST} bytes at once"}
-            return answer(self.command, self.path, headers.get("authorization", ""), self.rfile.read(int(length)))
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler

@@ -145,11 +145,11 @@ def _open(plan: WritePlan, report: TaskReport, cluster: Cluster) -> TaskReport:
 def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> int | None:
     """The decided batch if it is this one or a later one; None when this batch must still be written."""
     assert attempt.batch_id is not None
-    if recorded is None or recorded.decision.settled_batch < attempt.batch_id:
+    if recorded is None or recorded.decision.final_batch < attempt.batch_id:
         return None
     if plan.options.txn_app_id is not None:
         recorded.decision.refuse_namesake(plan.options.txn_app_id, attempt.batch_id, attempt.run)
-    return recorded.decision.settled_batch
+    return recorded.decision.final_batch
 
 
 def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:

@@ -217,12 +217,12 @@ class _StreamBatch(_Sink):
     def is_decided(self) -> bool:
         """Also if no task reports it: this time all tasks may have no rows."""
         recorded = self._log.read()
-        return recorded is not None and recorded.decision.settled_batch >= self._batch_id
+        return recorded is not None and recorded.decision.final_batch >= self._batch_id
 
     def abort(self, left_open: Sequence[TaskReport], *, unreported: bool = False) -> None:
         """Abort, unless the batch is decided. `unreported`: also undecided transactions of tasks without a report."""
         recorded = self._log.read()
-        if recorded is not None and recorded.decision.settled_batch >= self._batch_id:
+        if recorded is not None and recorded.decision.final_batch >= self._batch_id:
             return
         for report in left_open:
             self.abort_transaction(_handle_of(report))
@@ -239,7 +239,7 @@ class _StreamBatch(_Sink):
         decision = recorded.decision if recorded else None
         if decision is not None and self._plan.options.txn_version is not None:
             # As in Delta, a version below the last one counts as written.
-            self._batch_id = max(self._batch_id, decision.settled_batch)
+            self._batch_id = max(self._batch_id, decision.final_batch)
         run = reports[0].attempt.run
         step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided, run)
         if isinstance(step, Fail):

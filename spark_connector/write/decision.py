@@ -55,13 +55,13 @@ class Decision:
     run: int = 0
 
     @property
-    def settled_batch(self) -> int:
+    def final_batch(self) -> int:
         """The last batch that must not be written again."""
         return self.batch_id - 1 if self.withdrawn else self.batch_id
 
     def refuse_namesake(self, name: str, batch_id: int, run: int) -> None:
         """Raise if another write of the same batch and run has this name. Only a new run repeats a write."""
-        if run and run == self.run and batch_id == self.settled_batch:
+        if run and run == self.run and batch_id == self.final_batch:
             raise ConnectorError(
                 "PYKAFKA_SINK_NAME_TWICE",
                 f"batch {batch_id} was already written under txnAppId='{name}', by another write of the same batch: "
@@ -124,15 +124,15 @@ def next_step(
     decision: the newest one. prepared: the transactions that the batch's tasks have left open. decided: the batches of
     the decisions that tasks found, and therefore wrote nothing. run: the run to record in a new decision.
     """
-    settled = -1 if decision is None else decision.settled_batch
-    if settled > batch_id or any(batch > batch_id for batch in decided):
+    final = -1 if decision is None else decision.final_batch
+    if final > batch_id or any(batch > batch_id for batch in decided):
         return Fail(
             "PYKAFKA_SINK_SUPERSEDED",
-            f"batch {max((settled, *decided))} is committed already, and this is batch {batch_id}: either another "
+            f"batch {max((final, *decided))} is committed already, and this is batch {batch_id}: either another "
             "driver runs the query, or its checkpoint was restored to an earlier state. Nothing of this batch is "
             "committed; with a new checkpointLocation the query starts over.",
         )
-    if decision is not None and settled == batch_id:
+    if decision is not None and final == batch_id:
         mine = {one[:3] for one in decision.prepared}
         return Finish(decision, tuple(one for one in prepared if one[:3] not in mine))
     if decided:

@@ -44,7 +44,7 @@ class Recorded(NamedTuple):
     topic: str
 
 
-class _Found(NamedTuple):
+class _StoredPart(NamedTuple):
     tp: TopicPartition
     batch_id: int
     part: Part
@@ -122,8 +122,8 @@ class DecisionLog:
         return Recorded(unpack(newest.batch_id, parts), newest.tp.topic)
 
 
-def _found(tp: TopicPartition, committed: CommittedOffset) -> _Found:
-    return _Found(tp, committed.offset, parse_part(committed.metadata))
+def _found(tp: TopicPartition, committed: CommittedOffset) -> _StoredPart:
+    return _StoredPart(tp, committed.offset, parse_part(committed.metadata))
 
 
 def _changed(batch_id: int) -> BrokerError:

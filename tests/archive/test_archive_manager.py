@@ -153,7 +153,7 @@ def test_the_next_leader_goes_on_and_an_old_one_commits_nothing(tmp_path: Path, 
         old.log.flush()
         old.manager.tick()
         await asyncio.sleep(0.2)
-        await old.until(lambda: old.status.manifest is not None and old.status.manifest.epoch == 1)
+        await old.until(lambda: old.manifest is not None and old.manifest.epoch == 1)
         assert manifest(store).end == new.log.active_base_offset
         assert is_clean(store, orphans=2)  # of the copy that came too late
         for broker in (old, new):

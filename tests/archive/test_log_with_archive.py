@@ -31,7 +31,7 @@ def answer(attempt: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
             return unless_cold(lambda: attempt(*args, **kwargs))
         except ColdRead as cold:
             cold.warm()
-            cold.settle()
+            cold.keep()
 
 
 def let_go(log: Log, tmp_path: Path) -> None:

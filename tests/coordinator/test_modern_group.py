@@ -114,11 +114,11 @@ def test_topics_of_a_pattern_that_could_not_be_stored_are_looked_up_later(driver
 
 def test_a_deadline_that_passes_while_joins_are_gathered_wakes_the_group_once(driver: ConsumerGroupDriver) -> None:
     driver.join("a", "t")
-    driver.group.is_gathering = True
+    driver.group.awaits_joins = True
     driver.elapsed_ms += 46_000
     driver.perform(driver.group.tick(driver.now()))
     assert driver.group.wake_at > driver.now().monotonic
-    driver.group.is_gathering = False
+    driver.group.awaits_joins = False
     driver.perform(driver.group.tick(driver.now()))
     assert not driver.group.membership.members
 

@@ -378,7 +378,7 @@ class RandomShareGroup(RuleBasedStateMachine):
         replayed = self.driver.replayed()
         assert snapshot(replayed) == snapshot(self.driver.group)
         self.driver.group = replayed
-        self.driver.perform(replayed.begin(self.driver.now))
+        self.driver.perform(replayed.replayed(self.driver.now))
 
     @precondition(lambda self: self.driver.held)
     @rule(stored=st.integers(0, 12))
@@ -395,7 +395,7 @@ class RandomShareGroup(RuleBasedStateMachine):
         self.driver.perform(self.driver.group.kill(ErrorCode.not_coordinator, self.driver.now))
         self.driver.hold = False
         self.driver.group = self.driver.replayed()
-        self.driver.perform(self.driver.group.begin(self.driver.now))
+        self.driver.perform(self.driver.group.replayed(self.driver.now))
         for member_id in told.keys() & self.driver.group.membership.members.keys():
             assert self.driver.beat(member_id, told[member_id], keep=True).error is ErrorCode.none
 

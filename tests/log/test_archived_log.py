@@ -39,7 +39,7 @@ def patiently(attempt: Callable[[], T]) -> T:
             return attempt()
         except ColdRead as missed:
             missed.warm()
-            missed.settle()
+            missed.keep()
 
 
 def read_patiently(log: Log, start: int | None = None) -> list[tuple[int, bytes]]:

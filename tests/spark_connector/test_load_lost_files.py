@@ -24,10 +24,10 @@ from spark_connector.loads.record import LoadError, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.tasks import file_writer, task_job
 from spark_connector.maintenance import compact
+from tests.support.history_loads import no_session
 from tests.support.kafka import Kafka
 from tests.support.table_harness import add_catalog
 from tests.support.topics import Topic
-from tests.support.union_loads import no_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

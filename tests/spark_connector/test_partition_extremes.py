@@ -30,11 +30,11 @@ from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadError, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import compact, verify
+from tests.support.history_loads import no_session
 from tests.support.kafka import Kafka
 from tests.support.randomness import seeded
 from tests.support.table_harness import add_catalog
 from tests.support.topics import Topic
-from tests.support.union_loads import no_session
 
 LEAST, MOST = -(2**63), 2**63 - 1
 LEAST_INT, MOST_INT = -(2**31), 2**31 - 1

@@ -8,14 +8,16 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.archive.archive_manager import ArchiveManager, ArchiveStatus
+from broker.archive.archive_manager import ArchiveManager
 from broker.archive.archived_read import ArchiveReader
 from broker.archive.layout import PartitionPlace
+from broker.archive.manifest import Manifest
 from broker.clock import ManualClock
 from broker.config.archive_settings import ArchiveSettings
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.metrics import TopicMetrics
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.away_store import AwayStore
 from tests.support.batches import NOW, open_log
@@ -69,6 +71,11 @@ class Broker:
         (status,) = self.manager.statuses()
         return status
 
+    @property
+    def manifest(self) -> Manifest | None:
+        """As the leader knows it; None until it was read."""
+        return self.manager._led[TP].state.manifest
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Tick until it is so. A second passes with each tick."""
         deadline = time.monotonic() + 30
@@ -83,7 +90,7 @@ class Broker:
         """All but the active segment, by this leader."""
 
         def is_archived() -> bool:
-            known, end = self.status.manifest, self.log.active_base_offset
+            known, end = self.manifest, self.log.active_base_offset
             return known is not None and known.epoch >= self.epoch and end <= known.end == self.log.archived_end
 
         await self.until(is_archived)

@@ -161,7 +161,7 @@ class ConsumerGroupDriver:
         self.held.clear()
         self.resolve = None
         self.group = self.replay()
-        self.perform(self.group.begin(self.now()))
+        self.perform(self.group.replayed(self.now()))
 
 
 @dataclass(eq=False)

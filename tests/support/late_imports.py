@@ -25,7 +25,10 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/write/rows_writer.py", "spark_connector.formats.record_encoder.RecordEncoder"): "the same",
     ("spark_connector/formats/record_encoder.py", "spark_connector.formats.avro_encoder.AvroEncoder"): "the same",
     ("spark_connector/formats/record_encoder.py", "spark_connector.formats.json_check.CheckedJson"): "the same",
-    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.Place"): "the same",
+    (
+        "spark_connector/formats/record_encoder.py",
+        "spark_connector.formats.registered_schema.SinkColumn",
+    ): "the same",
     ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_avro"): (
         "the same"
     ),
@@ -48,16 +51,26 @@ IMPORT_IN_FUNCTION = {
     ),
     ("spark_connector/source.py", "spark_connector.read.readers.make_reader"): "the same",
     ("spark_connector/source.py", "spark_connector.read.readers.RefusedStreamReader"): "the same",
-    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionBatchReader"): "the same",
-    ("spark_connector/source.py", "spark_connector.union_read.sides.fit_sides"): "the same",
-    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.plan_union"): "the same",
-    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_plan.share_files"): "the same",
-    ("spark_connector/union_read/union_readers.py", "spark_connector.union_read.union_batches.UnionBatches"): (
-        "the same"
-    ),
-    ("spark_connector/source.py", "spark_connector.union_read.union_readers.UnionStreamReader"): "the same",
-    ("spark_connector/source.py", "spark_connector.union_read.sides.for_query"): "the same",
-    ("spark_connector/union_read/sides.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/source.py", "spark_connector.history_and_tail.readers.HistoryBatchReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.history_and_tail.fitted_read.fit_read"): "the same",
+    (
+        "spark_connector/history_and_tail/readers.py",
+        "spark_connector.history_and_tail.plan.plan_history",
+    ): "the same",
+    (
+        "spark_connector/history_and_tail/readers.py",
+        "spark_connector.history_and_tail.plan.share_files",
+    ): "the same",
+    (
+        "spark_connector/history_and_tail/readers.py",
+        "spark_connector.history_and_tail.batches.HistoryBatches",
+    ): ("the same"),
+    ("spark_connector/source.py", "spark_connector.history_and_tail.readers.HistoryStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.history_and_tail.fitted_read.for_query"): "the same",
+    (
+        "spark_connector/history_and_tail/fitted_read.py",
+        "spark_connector.formats.record_decoder.decoded_schema",
+    ): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",

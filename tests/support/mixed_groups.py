@@ -162,7 +162,7 @@ class MixedGroupDriver:
         self.perform(self.group, self.group.kill(ErrorCode.not_coordinator, self.now()))
         self.held.clear()
         self.group = self.replay()
-        self.perform(self.group, self.group.begin(self.now()))
+        self.perform(self.group, self.group.replayed(self.now()))
 
 
 @dataclass(eq=False)

@@ -26,8 +26,8 @@ from tests.support.filter_engines import (
     parquet_engines,
 )
 from tests.support.filter_tables import FilteredTable
+from tests.support.history_loads import CATALOG, use_catalog
 from tests.support.memory_directory import memory_directory
-from tests.support.union_loads import CATALOG, use_catalog
 
 _NAMES = ("c", "größe", "two words", "select", "a-b", "Ünder_score", "x1")
 _TEXTS = ("a", "é", "\ud7ff", "\U0010ffff", "0", "'", "\\", " ", "x" * 130)

@@ -27,10 +27,10 @@ from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
 from broker.storage.storage import open_storage
+from spark_connector.history_and_tail.fitted_read import fit_read
+from spark_connector.history_and_tail.readers import HistoryBatchReader
 from spark_connector.options.history_options import parse_history
 from spark_connector.options.read_options import Mode
-from spark_connector.union_read.sides import fit_sides
-from spark_connector.union_read.union_readers import UnionBatchReader
 from tests.support.fake_s3 import FakeS3
 from tests.support.record_audit import Row, audit_rows
 from tests.support.topic_data import TopicData
@@ -312,10 +312,10 @@ class _History(_Append):
         with mock.patch.dict(os.environ, self.environment()):
             history = parse_history(options)
             assert history is not None
-            sides = fit_sides(history, Mode.ANY)
-            reader = UnionBatchReader(sides)
+            fitted = fit_read(history, Mode.ANY)
+            reader = HistoryBatchReader(fitted)
             batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        rows = pa.Table.from_batches(batches, sides.schema)
+        rows = pa.Table.from_batches(batches, fitted.schema)
         names = ("topic", "partition", "offset", "key", "value")
         found = list(map(Row, *(rows[name].to_pylist() for name in names)))
         return audit_rows(found, self.topic, self.data.ends, TopicData.record)

@@ -23,7 +23,7 @@ from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_encoder import AvroEncoder
-from spark_connector.formats.registered_schema import Place, registered_avro
+from spark_connector.formats.registered_schema import SinkColumn, registered_avro
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
@@ -39,7 +39,7 @@ ORDER = json.dumps(
 )
 ROWS = [{"id": 1, "note": "é"}, {"id": -(2**40), "note": None}]
 COLUMNS = pa.struct([("id", pa.int64()), ("note", pa.string())])
-VALUE = Place("value", "orders")
+VALUE = SinkColumn("value", "orders")
 AVRO = ColumnWrite("avro", ("id", "note"))
 
 
@@ -50,8 +50,8 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
         yield running
 
 
-def chosen(registry: Registry, one: ColumnWrite, place: Place = VALUE) -> ColumnWrite:
-    return registered_avro(one, SchemaRegistry(RegistrySettings((registry.url,))), place, COLUMNS)
+def chosen(registry: Registry, one: ColumnWrite, written: SinkColumn = VALUE) -> ColumnWrite:
+    return registered_avro(one, SchemaRegistry(RegistrySettings((registry.url,))), written, COLUMNS)
 
 
 def ours(one: ColumnWrite) -> list[bytes]:
@@ -116,14 +116,14 @@ def test_the_latest_version_of_the_subject_or_the_one_that_is_named(registry: Re
     registry.register(
         "t-key", '{"type":"array","items":"In"}', references=[{"name": "In", "subject": "in", "version": 1}]
     )
-    assert len(chosen(registry, AVRO, Place("key", "t")).schema.references) == 1
+    assert len(chosen(registry, AVRO, SinkColumn("key", "t")).schema.references) == 1
 
 
 def test_the_id_that_is_named(registry: Registry) -> None:
     registry.register("anything", '"int"')
     number = registry.register("orders-value", ORDER)  # Confluent's serializer asks for its version there
     expected = theirs(registry, None, use_schema_id=number, auto_register_schemas=False)
-    assert ours(chosen(registry, replace(AVRO, schema_id=number), Place("value", None))) == expected
+    assert ours(chosen(registry, replace(AVRO, schema_id=number), SinkColumn("value", None))) == expected
     with pytest.raises(ConfigError, match="Schema 9 not found"):
         chosen(registry, replace(AVRO, schema_id=9))
     with pytest.raises(ConfigError, match="set one of 'valueSchema' and 'valueSchemaId'"):
@@ -158,15 +158,15 @@ def test_without_a_schema_it_is_that_of_the_columns(registry: Registry) -> None:
 
 def test_subjects_that_cannot_be_named(registry: Registry) -> None:
     with pytest.raises(ConfigError, match="'valueSubjectStrategy'=topic needs the option 'topic'"):
-        chosen(registry, AVRO, Place("value", None))
+        chosen(registry, AVRO, SinkColumn("value", None))
     with pytest.raises(ConfigError, match="'keySubjectStrategy'=record needs 'keySchema' to be a record"):
-        chosen(registry, replace(AVRO, strategy=SubjectStrategy.RECORD), Place("key", None))
+        chosen(registry, replace(AVRO, strategy=SubjectStrategy.RECORD), SinkColumn("key", None))
     with pytest.raises(ConfigError, match="needs 'valueSchema' to be a record"):
         chosen(registry, replace(AVRO, schema=AvroSchema('"int"'), strategy=SubjectStrategy.TOPIC_RECORD))
 
 
 def test_subjects_of_any_name_are_found(registry: Registry) -> None:
-    place = Place("value", "a/b c?d")
+    place = SinkColumn("value", "a/b c?d")
     one = replace(AVRO, schema=AvroSchema(ORDER), auto_register=True)
     chosen(registry, one, place)
     assert list(registry.subjects) == ["a/b c?d-value"]

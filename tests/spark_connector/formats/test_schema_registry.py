@@ -27,9 +27,8 @@ from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchem
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 from spark_connector.options.option_table import OptionValues
 from spark_connector.options.registry_options import registry_settings
-from spark_connector.registry.rest import serving
 from tests.support.protobuf_cases import add
-from tests.support.schema_registry import Registry, schema_registry
+from tests.support.schema_registry import Registry, schema_registry, serving
 
 V1 = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
 V2 = json.dumps(

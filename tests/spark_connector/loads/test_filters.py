@@ -36,7 +36,7 @@ from tests.support.filter_engines import (
     spark_finds,
 )
 from tests.support.filter_tables import FORMATS, FilteredTable
-from tests.support.union_loads import CATALOG, use_catalog
+from tests.support.history_loads import CATALOG, use_catalog
 
 _IN_MANIFESTS = ("beyond Python", "Iceberg", "NaN", "decimal(38,2)")
 

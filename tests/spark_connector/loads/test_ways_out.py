@@ -15,9 +15,9 @@ from spark_connector.loads.record import LoadError, failed_load
 from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.fake_s3 import FakeS3
+from tests.support.history_loads import HistoryLoads
 from tests.support.kafka import Kafka
 from tests.support.topics import Topic
-from tests.support.union_loads import UnionLoads
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_database_without_its_driver_says_what_to_install(url: str, message: s
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_a_topic_that_was_made_again_says_how_to_go_on(broker: Kafka, topic: str, tmp_path: Path, format: str) -> None:
-    made, loads = Topic(broker.bootstrap, topic), UnionLoads(broker.bootstrap, topic, str(tmp_path / "t"), format)
+    made, loads = Topic(broker.bootstrap, topic), HistoryLoads(broker.bootstrap, topic, str(tmp_path / "t"), format)
     made.number(3)
     loads.must_load()
     made.delete()
@@ -102,7 +102,7 @@ def test_a_topic_that_was_made_again_says_how_to_go_on(broker: Kafka, topic: str
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_of_two_rival_loads_one_is_told_to_run_again(broker: Kafka, topic: str, tmp_path: Path, format: str) -> None:
-    made, loads = Topic(broker.bootstrap, topic), UnionLoads(broker.bootstrap, topic, str(tmp_path / "t"), format)
+    made, loads = Topic(broker.bootstrap, topic), HistoryLoads(broker.bootstrap, topic, str(tmp_path / "t"), format)
     made.produce([json.dumps({"n": number}).encode() for number in range(3)])
 
     def rival(phase: str, record: Any) -> None:

@@ -33,7 +33,7 @@ class World:
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The document; (status, code) of a refusal."""
-        status, document = self.api.answer(method, path, "", b"" if body is None else json.dumps(body).encode())
+        status, document = self.api.answer(method, path, b"" if body is None else json.dumps(body).encode())
         return document if status == 200 else (status, document["error_code"])
 
     def post(self, subject: str, schema: str, **more: Any) -> Any:
@@ -232,7 +232,7 @@ def test_references(world: World) -> None:
 def test_what_it_refuses(world: World, method: str, path: str, body: Any, answer: tuple[int, int]) -> None:
     world.post("known", V1)
     assert world.ask(method, path, body) == answer
-    assert world.api.answer("POST", "/subjects/s", "", b"{")[0] == 400
+    assert world.api.answer("POST", "/subjects/s", b"{")[0] == 400
 
 
 def refers(subjects: range, version: int = 1) -> list[dict[str, Any]]:
@@ -332,7 +332,7 @@ def test_what_was_registered_while_a_schema_was_looked_at_counts(world: World, m
 def test_the_server_answers_programs_and_no_page_of_another_site(
     world: World, headers: dict[str, str], status: int
 ) -> None:
-    with serving(world.api.answer) as url:
+    with serving(world.api) as url:
         connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
         for method in ("GET", "POST"):
             connection.request(method, "/subjects" if method == "GET" else "/subjects/s", None, headers)

@@ -158,7 +158,7 @@ class TestNextStep:
 
     def test_the_batch_before_a_withdrawn_one_is_settled(self) -> None:
         withdrawn = Decision(5, (), withdrawn=True)
-        assert withdrawn.settled_batch == 4
+        assert withdrawn.final_batch == 4
         assert not isinstance(next_step(withdrawn, 4, [ONE]), Record)
 
     def test_tasks_that_skipped_a_batch_which_was_withdrawn_meanwhile_leave_a_hole(self) -> None:
@@ -175,7 +175,7 @@ class TestNextStep:
         step = next_step(decision, batch_id, prepared, decided)
         if isinstance(step, Record):
             assert not decided
-            assert decision is None or decision.settled_batch < batch_id
+            assert decision is None or decision.final_batch < batch_id
             assert sorted(step.decision.prepared) == sorted(prepared)
 
 

@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_connector import maintenance
+from spark_connector.history_and_tail.readers import HistoryBatchReader
 from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.union_read.union_readers import UnionBatchReader
+from tests.support.history_loads import HistoryLoads, positions
 from tests.support.randomness import seeded
 from tests.support.topic_data import TopicData
-from tests.support.union_loads import UnionLoads, positions
 
 READS = 50
 
@@ -55,10 +55,10 @@ def again_and_again(stop: threading.Event, work: Callable[[], None]) -> Iterator
 class KilledLoader:
     """A process that loads, killed soon after it has loaded, wherever it is then, and started again."""
 
-    def __init__(self, loads: UnionLoads, stop: threading.Event) -> None:
+    def __init__(self, loads: HistoryLoads, stop: threading.Event) -> None:
         names = ("bootstrap", "topic", "to", "format")
         arguments = json.dumps({name: getattr(loads, name) for name in names})
-        self._command = [sys.executable, "-m", "tests.support.union_loads", arguments]
+        self._command = [sys.executable, "-m", "tests.support.history_loads", arguments]
         self._stop = stop
         self._chance = seeded(32)
         self.kills = 0
@@ -76,7 +76,7 @@ class KilledLoader:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("reads", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_every_read_has_each_record_once_whatever_happens_meanwhile(
-    loads: UnionLoads, data: TopicData, reads: int
+    loads: HistoryLoads, data: TopicData, reads: int
 ) -> None:
     loads.must_load()
     versions: list[str] = []
@@ -96,10 +96,10 @@ def test_every_read_has_each_record_once_whatever_happens_meanwhile(
     assert positions(loads.read()) == data.positions()
 
 
-def read_once(loads: UnionLoads, data: TopicData) -> str:
+def read_once(loads: HistoryLoads, data: TopicData) -> str:
     """Plan and read; check that nothing is missing or twice. Gives the version of the table that was read."""
     least = list(data.ends)
-    reader = UnionBatchReader(loads.sides())
+    reader = HistoryBatchReader(loads.fitted())
     tasks = reader.partitions()
     most = list(data.ends)
     versions = {task.value.version for task in tasks if hasattr(task.value, "version")}
@@ -115,7 +115,7 @@ def read_once(loads: UnionLoads, data: TopicData) -> str:
     return str(version)
 
 
-def compact(loads: UnionLoads) -> None:
+def compact(loads: HistoryLoads) -> None:
     """What another program does to the table, as often as it can."""
     if loads.format == "delta":
         with suppress(DeltaError, OSError):

@@ -1,7 +1,7 @@
 """Loads for the tests of a read with `history`: a real broker's records into a real table, small enough for the driver,
 so that no Spark is needed; and reads of both sides, planned and read in this process.
 
-`python -m tests.support.union_loads ARGUMENTS` (JSON) loads again and again until it is killed.
+`python -m tests.support.history_loads ARGUMENTS` (JSON) loads again and again until it is killed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from broker.errors import PykafkaError
+from spark_connector.history_and_tail.fitted_read import FittedRead, fit_read
+from spark_connector.history_and_tail.readers import HistoryBatchReader
 from spark_connector.load import run_load
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.options.history_options import parse_history
 from spark_connector.options.read_options import Mode
-from spark_connector.union_read.sides import Sides, fit_sides
-from spark_connector.union_read.union_readers import UnionBatchReader
 
 FORMATS = ("delta", "parquet", "iceberg")
 CATALOG = "union"
@@ -39,7 +39,7 @@ Position = tuple[str, int, int]
 """(topic, partition, offset)"""
 
 
-class UnionLoads:
+class HistoryLoads:
     """One group's loads of `topic` to `to`, a directory in which an Iceberg table has its catalog, and reads of both
     sides."""
 
@@ -97,21 +97,21 @@ class UnionLoads:
             **more,
         }
 
-    def sides(self, **more: str) -> Sides:
+    def fitted(self, **more: str) -> FittedRead:
         history = parse_history(self.options(**more))
         assert history is not None
-        return fit_sides(history, Mode.ANY)
+        return fit_read(history, Mode.ANY)
 
-    def plan(self, **more: str) -> tuple[UnionBatchReader, list[InputPartition]]:
-        reader = UnionBatchReader(self.sides(**more))
+    def plan(self, **more: str) -> tuple[HistoryBatchReader, list[InputPartition]]:
+        reader = HistoryBatchReader(self.fitted(**more))
         return reader, reader.partitions()
 
     def read(self, **more: str) -> pa.Table:
         """The rows of both sides, by one plan, without Spark."""
-        sides = self.sides(**more)
-        reader = UnionBatchReader(sides)
+        fitted = self.fitted(**more)
+        reader = HistoryBatchReader(fitted)
         batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        return pa.Table.from_batches(batches, sides.schema)
+        return pa.Table.from_batches(batches, fitted.schema)
 
 
 def use_catalog(home: Path, name: str = CATALOG) -> None:
@@ -141,7 +141,7 @@ def positions(rows: pa.Table) -> list[Position]:
 
 def main() -> None:
     """Load what is new, again and again, until killed."""
-    loads = UnionLoads(**json.loads(sys.argv[1]))
+    loads = HistoryLoads(**json.loads(sys.argv[1]))
     print("ready", flush=True)
     while Path(sys.argv[0]).exists():
         try:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_connector.history_and_tail.conform import conform_batch
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import TableFile, TableScan, TableSnapshot, no_longer_there
 from spark_connector.loads.tasks.partition_values import value_of
-from spark_connector.union_read.conform import conform_batch
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.union_read.conform import common_type, conform_batch, fits
+from spark_connector.history_and_tail.conform import common_type, conform_batch, fits
+from tests.support.history_loads import HistoryLoads
 from tests.support.topics import Topic
-from tests.support.union_loads import UnionLoads
 
 JSON = {"valueFormat": "json", "valueSchema": "id BIGINT, name STRING, place STRUCT<x: INT, tags: ARRAY<STRING>>"}
 
 
 @pytest.fixture
-def values(loads: UnionLoads) -> Topic:
+def values(loads: HistoryLoads) -> Topic:
     return Topic(loads.bootstrap, loads.topic, 1)
 
 
@@ -34,7 +34,7 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: int(row["id"]))
 
 
-def test_values_that_are_decoded_as_a_whole(loads: UnionLoads, values: Topic) -> None:
+def test_values_that_are_decoded_as_a_whole(loads: HistoryLoads, values: Topic) -> None:
     send(values, 1, 2)
     loads.load(options=JSON)
     send(values, 3)
@@ -42,7 +42,7 @@ def test_values_that_are_decoded_as_a_whole(loads: UnionLoads, values: Topic) ->
     assert found == [row(1), row(2), row(3)]
 
 
-def test_columns_of_a_value_and_none_of_its_position(loads: UnionLoads, values: Topic) -> None:
+def test_columns_of_a_value_and_none_of_its_position(loads: HistoryLoads, values: Topic) -> None:
     send(values, 1, 2)
     loads.load(options=JSON, columns="value.*,offset as at")
     send(values, 3)
@@ -53,10 +53,10 @@ def test_columns_of_a_value_and_none_of_its_position(loads: UnionLoads, values: 
     assert some.column_names == ["place", "id"]
     assert [one["id"] for one in rows(some)] == [1, 2, 3]
     with pytest.raises(ConfigError, match=r"names key; the loads .* make the columns id, name, place, at"):
-        loads.sides(columns="key")
+        loads.fitted(columns="key")
 
 
-def test_the_layout_of_a_table_does_not_matter(loads: UnionLoads, values: Topic) -> None:
+def test_the_layout_of_a_table_does_not_matter(loads: HistoryLoads, values: Topic) -> None:
     send(values, 1, 2)
     loads.load(options=JSON, columns="value.id,value.name,topic,offset", partition_by="topic,bucket(4, id)")
     send(values, 3)
@@ -65,7 +65,7 @@ def test_the_layout_of_a_table_does_not_matter(loads: UnionLoads, values: Topic)
     assert [one["topic"] for one in found.to_pylist()] == [values.name] * 3
 
 
-def test_bad_records_are_on_neither_side_where_loads_keep_them_apart(loads: UnionLoads, values: Topic) -> None:
+def test_bad_records_are_on_neither_side_where_loads_keep_them_apart(loads: HistoryLoads, values: Topic) -> None:
     send(values, 1)
     values.produce([b"no json"])
     letters = f"delta:{Path(loads.to).parent}/letters"

@@ -15,6 +15,7 @@ from broker.client.partition_offsets import NO_EPOCH
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
+from spark_connector.history_and_tail.fitted_read import FittedRead, open_table, refuse_changed_reading
 from spark_connector.loads.plan import look_up
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rules import plan_starts
@@ -23,7 +24,6 @@ from spark_connector.offset_store.base import Offsets
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.plan_note import tell_plan
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
-from spark_connector.union_read.sides import Sides, open_table, refuse_changed_reading
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -31,7 +31,7 @@ _TRIES = 5  # beside loads and retention
 
 
 @dataclass(frozen=True)
-class UnionPlan:
+class HistoryPlan:
     """What one read does. `epochs` are the leader epochs of the records before `starts`, where they are known."""
 
     snapshot: TableSnapshot
@@ -41,7 +41,7 @@ class UnionPlan:
     epochs: Offsets
 
 
-def plan_union(sides: Sides) -> UnionPlan:
+def plan_history(fitted: FittedRead) -> HistoryPlan:
     """Open the table once, ask the brokers. Raises ConfigError, DataLoss, LoadError and the client's errors."""
     found: list[TableSnapshot] = []
 
@@ -50,8 +50,8 @@ def plan_union(sides: Sides) -> UnionPlan:
         found.append(snapshot)
         return dict(snapshot.offsets), snapshot.newest
 
-    options = sides.topics
-    with open_table(sides.history) as destination, contextlib.closing(open_offset_reader(options)) as reader:
+    options = fitted.topics
+    with open_table(fitted.history) as destination, contextlib.closing(open_offset_reader(options)) as reader:
         for tries_left in reversed(range(_TRIES)):
             stored, positions, bounds, assigned = look_up(reader, options, stored_at)
             snapshot = found[-1]
@@ -63,8 +63,8 @@ def plan_union(sides: Sides) -> UnionPlan:
                     continue  # a load has copied the records before retention deleted them
             starts = plan_starts(stored, bounds, fail_on_data_loss=options.fail_on_data_loss)
             break
-        refuse_changed_reading(sides, snapshot.newest)
-        _report_left_out(snapshot, assigned.partitions, sides)
+        refuse_changed_reading(fitted, snapshot.newest)
+        _report_left_out(snapshot, assigned.partitions, fitted)
         ends = {tp: max(bounds.ends[tp], start) for tp, start in starts.items()}
         whole = keep_offsets(batch_ranges(starts, ends), options.filters)
         tell_plan(whole, beside=snapshot.files)
@@ -74,12 +74,12 @@ def plan_union(sides: Sides) -> UnionPlan:
         for tp, position in positions.items()
         if starts.get(tp) == position.offset and position.leader_epoch != NO_EPOCH
     }
-    return UnionPlan(snapshot, starts, tasks, assigned.topic_ids, epochs)
+    return HistoryPlan(snapshot, starts, tasks, assigned.topic_ids, epochs)
 
 
-def files_at(sides: Sides, version: str) -> TableSnapshot:
-    """The same table at a version that an earlier plan has named. Raises as `plan_union`."""
-    with open_table(sides.history) as destination:
+def files_at(fitted: FittedRead, version: str) -> TableSnapshot:
+    """The same table at a version that an earlier plan has named. Raises as `plan_history`."""
+    with open_table(fitted.history) as destination:
         return destination.snapshot((), version)
 
 
@@ -98,7 +98,7 @@ def share_files(files: Sequence[TableFile], least_bytes: int) -> list[tuple[Tabl
     return [*tasks, tuple(shared)] if shared else tasks
 
 
-def _report_left_out(snapshot: TableSnapshot, assigned: Sequence[TopicPartition], sides: Sides) -> None:
+def _report_left_out(snapshot: TableSnapshot, assigned: Sequence[TopicPartition], fitted: FittedRead) -> None:
     """Raise ConfigError when the table has rows of partitions that the options do not select: they would have no tail.
 
     A topic that was deleted has none either: with failOnDataLoss=false its rows are read without.
@@ -109,10 +109,10 @@ def _report_left_out(snapshot: TableSnapshot, assigned: Sequence[TopicPartition]
     if not others:
         return
     text = (
-        f"{snapshot.shown} holds rows of {', '.join(sorted(others))} from loads of group '{sides.history.group}', "
+        f"{snapshot.shown} holds rows of {', '.join(sorted(others))} from loads of group '{fitted.history.group}', "
         "which the options do not select"
     )
-    if sides.topics.fail_on_data_loss:
+    if fitted.topics.fail_on_data_loss:
         raise ConfigError(
             f"{text}: select all topics that the group loads. If they no longer exist, set failOnDataLoss to false to "
             "read their rows of the table, without what was not loaded"

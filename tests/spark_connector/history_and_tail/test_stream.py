@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 
 from spark_connector.errors import ConnectorError, DataLoss
+from spark_connector.history_and_tail import batches
+from spark_connector.history_and_tail.batches import count_files
+from spark_connector.history_and_tail.fitted_read import for_query
+from spark_connector.history_and_tail.readers import HistoryStreamReader
 from spark_connector.loads.table_snapshot import TableFile
 from spark_connector.options.read_options import Mode
-from spark_connector.union_read import union_batches
-from spark_connector.union_read.sides import for_query
-from spark_connector.union_read.union_batches import count_files
-from spark_connector.union_read.union_readers import UnionStreamReader
+from tests.support.history_loads import HistoryLoads, Position, positions
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import ALL, Document, ReadMaxRows, as_spark_does
 from tests.support.topic_data import TopicData
 from tests.support.topics import Topic
-from tests.support.union_loads import Position, UnionLoads, positions
 
 pytestmark = since_spark("4.2", "the calls of these tests")
 
@@ -31,7 +31,7 @@ pytestmark = since_spark("4.2", "the calls of these tests")
 class Query:
     """The processes of one query on one checkpoint. `crash` forgets all but what Spark has logged."""
 
-    def __init__(self, loads: UnionLoads, **options: str) -> None:
+    def __init__(self, loads: HistoryLoads, **options: str) -> None:
         self._loads, self._options = loads, options
         self.logged: list[Document] = []
         self.rows: list[Position] = []
@@ -42,7 +42,7 @@ class Query:
     @property
     def reader(self) -> Any:
         if self._reader is None:
-            self._reader = UnionStreamReader(for_query(self._loads.sides(**self._options), Mode.STREAM))
+            self._reader = HistoryStreamReader(for_query(self._loads.fitted(**self._options), Mode.STREAM))
             self._start = as_spark_does(self._reader.initialOffset())
             assert as_spark_does(self._reader.initialOffset()) == self._start
         return self._reader
@@ -96,7 +96,7 @@ QueryOf = Callable[..., Query]
 def query_of() -> Iterator[QueryOf]:
     made: list[Query] = []
 
-    def make(loads: UnionLoads, **options: str) -> Query:
+    def make(loads: HistoryLoads, **options: str) -> Query:
         made.append(Query(loads, **options))
         return made[-1]
 
@@ -109,7 +109,7 @@ def _positions(batches: list[pa.RecordBatch]) -> list[Position]:
     return positions(pa.Table.from_batches(batches)) if batches else []
 
 
-def test_the_table_comes_first_and_then_the_topic(loads: UnionLoads, data: TopicData, query_of: QueryOf) -> None:
+def test_the_table_comes_first_and_then_the_topic(loads: HistoryLoads, data: TopicData, query_of: QueryOf) -> None:
     loads.must_load()
     data.produce(6)
     query = query_of(loads, historyColumn="loaded")
@@ -120,7 +120,7 @@ def test_the_table_comes_first_and_then_the_topic(loads: UnionLoads, data: Topic
     assert query.all() == data.positions(), "the topic, whatever is loaded in the meantime"
 
 
-def test_a_limit_divides_the_files(loads: UnionLoads, data: TopicData, query_of: QueryOf) -> None:
+def test_a_limit_divides_the_files(loads: HistoryLoads, data: TopicData, query_of: QueryOf) -> None:
     for _ in range(3):
         loads.must_load()
         data.produce(20)
@@ -131,7 +131,9 @@ def test_a_limit_divides_the_files(loads: UnionLoads, data: TopicData, query_of:
     assert counts[-1] == query.logged[0]["history"]["files"]
 
 
-def test_a_crash_at_any_point_neither_loses_nor_doubles(loads: UnionLoads, data: TopicData, query_of: QueryOf) -> None:
+def test_a_crash_at_any_point_neither_loses_nor_doubles(
+    loads: HistoryLoads, data: TopicData, query_of: QueryOf
+) -> None:
     loads.must_load()
     data.produce(20)
     loads.must_load()
@@ -152,7 +154,7 @@ def test_a_crash_at_any_point_neither_loses_nor_doubles(loads: UnionLoads, data:
 
 
 def test_a_query_without_a_file_begins_at_the_offsets_of_its_first_batch(
-    loads: UnionLoads, data: TopicData, query_of: QueryOf
+    loads: HistoryLoads, data: TopicData, query_of: QueryOf
 ) -> None:
     loads.load(options={"filterTimestampUntil": "1"})  # no record is as old
     query = query_of(loads)
@@ -166,7 +168,7 @@ def test_a_query_without_a_file_begins_at_the_offsets_of_its_first_batch(
     assert query.logged[0]["topics"][loads.topic] == {"0": 10, "1": 10}
 
 
-def test_a_version_that_is_gone_is_told(loads: UnionLoads, data: TopicData, query_of: QueryOf) -> None:
+def test_a_version_that_is_gone_is_told(loads: HistoryLoads, data: TopicData, query_of: QueryOf) -> None:
     loads.must_load()
     query = query_of(loads)
     assert query.log()
@@ -183,7 +185,7 @@ def test_a_version_that_is_gone_is_told(loads: UnionLoads, data: TopicData, quer
 
 
 def test_what_the_topic_has_lost_when_the_table_is_read_is_told(
-    loads: UnionLoads, data: TopicData, query_of: QueryOf
+    loads: HistoryLoads, data: TopicData, query_of: QueryOf
 ) -> None:
     loads.must_load()
     query = query_of(loads)
@@ -196,7 +198,7 @@ def test_what_the_topic_has_lost_when_the_table_is_read_is_told(
 
 
 def test_what_is_wrong_at_the_start_is_told_when_the_first_batch_is_asked_for(
-    loads: UnionLoads, data: TopicData, query_of: QueryOf, monkeypatch: pytest.MonkeyPatch
+    loads: HistoryLoads, data: TopicData, query_of: QueryOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark asks for the start also when it goes on with a batch that it has logged."""
     loads.must_load()
@@ -204,10 +206,10 @@ def test_what_is_wrong_at_the_start_is_told_when_the_first_batch_is_asked_for(
     assert query.log()
     query.crash()
 
-    def fail(_sides: object) -> None:
+    def fail(_fitted: object) -> None:
         raise ValueError("whatever a library says")
 
-    monkeypatch.setattr(union_batches, "plan_union", fail)
+    monkeypatch.setattr(batches, "plan_history", fail)
     query.finish()
     assert sorted(query.rows) == data.positions()
     with pytest.raises(Exception, match="whatever a library says"):

@@ -14,21 +14,23 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import open_storage
 from spark_connector.errors import ConnectorError, DataLoss
+from spark_connector.history_and_tail.plan import files_at
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadInterrupted
 from spark_connector.loads.table_snapshot import no_longer_there
 from spark_connector.maintenance import rewind
 from spark_connector.source import PykafkaSource
-from spark_connector.union_read.union_plan import files_at
+from tests.support.history_loads import HistoryLoads, positions
 from tests.support.kafka import Kafka
 from tests.support.load_harness import World
 from tests.support.topic_data import TopicData, transact
 from tests.support.topics import Topic
-from tests.support.union_loads import UnionLoads, positions
 
 
-def test_retention_that_has_eaten_the_gap(loads: UnionLoads, data: TopicData, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_that_has_eaten_the_gap(
+    loads: HistoryLoads, data: TopicData, caplog: pytest.LogCaptureFixture
+) -> None:
     loads.must_load()
     data.produce(10)
     Topic.eat(loads.bootstrap, loads.topic, 0, before=10)
@@ -43,7 +45,7 @@ def test_retention_that_has_eaten_the_gap(loads: UnionLoads, data: TopicData, ca
 
 
 def test_records_that_a_load_copies_and_retention_deletes_during_the_plan(
-    loads: UnionLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch
+    loads: HistoryLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table was opened before: the plan begins again, with the table as it is now; also where losses are let be."""
     from spark_connector.read.offset_reader import OffsetReader
@@ -66,7 +68,7 @@ def test_records_that_a_load_copies_and_retention_deletes_during_the_plan(
     assert positions(loads.read(failOnDataLoss="false")) == data.positions()
 
 
-def test_records_that_a_load_copies_and_retention_deletes_after_the_plan(loads: UnionLoads, data: TopicData) -> None:
+def test_records_that_a_load_copies_and_retention_deletes_after_the_plan(loads: HistoryLoads, data: TopicData) -> None:
     loads.must_load()
     data.produce(10)
     reader, tasks = loads.plan()
@@ -82,7 +84,7 @@ def test_records_that_a_load_copies_and_retention_deletes_after_the_plan(loads: 
     assert positions(loads.read()) == data.positions(), "as it says"
 
 
-def test_a_topic_that_was_created_again(loads: UnionLoads, data: TopicData, broker: Kafka) -> None:
+def test_a_topic_that_was_created_again(loads: HistoryLoads, data: TopicData, broker: Kafka) -> None:
     loads.must_load()
     topic = Topic.__new__(Topic)
     Topic.__init__(topic, loads.bootstrap, f"{loads.topic}-other")  # for its admin client
@@ -94,7 +96,7 @@ def test_a_topic_that_was_created_again(loads: UnionLoads, data: TopicData, brok
         loads.plan()
 
 
-def test_a_table_ahead_of_its_topic(loads: UnionLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_ahead_of_its_topic(loads: HistoryLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers have lost the end of the log, and give no topic ids."""
     from spark_connector.read.offset_reader import OffsetReader
 
@@ -111,15 +113,15 @@ def test_a_table_ahead_of_its_topic(loads: UnionLoads, data: TopicData, monkeypa
         loads.plan()
 
 
-def test_a_group_that_has_loaded_nothing_there(loads: UnionLoads, data: TopicData) -> None:
+def test_a_group_that_has_loaded_nothing_there(loads: HistoryLoads, data: TopicData) -> None:
     with pytest.raises(ConfigError, match="holds no loads|no Delta table"):
-        loads.sides()
+        loads.fitted()
     loads.must_load()
     with pytest.raises(ConfigError, match=rf"no loads of group '{loads.group}s', only of group '{loads.group}'.*mean"):
-        loads.sides(group=f"{loads.group}s")
+        loads.fitted(group=f"{loads.group}s")
 
 
-def test_rows_of_topics_that_are_not_selected(loads: UnionLoads, data: TopicData) -> None:
+def test_rows_of_topics_that_are_not_selected(loads: HistoryLoads, data: TopicData) -> None:
     other = TopicData(loads.bootstrap, f"{loads.topic}-2", partitions=1)
     other.produce(3)
     both = f"{loads.topic},{other.topic}"
@@ -133,7 +135,7 @@ def test_rows_of_topics_that_are_not_selected(loads: UnionLoads, data: TopicData
     assert positions(loads.read(failOnDataLoss="false")) == data.positions() + other.positions()
 
 
-def test_options_that_the_loads_were_not_read_with(loads: UnionLoads, data: TopicData) -> None:
+def test_options_that_the_loads_were_not_read_with(loads: HistoryLoads, data: TopicData) -> None:
     loads.must_load()
     for name, value in {
         "valueFormat": "string",
@@ -142,25 +144,25 @@ def test_options_that_the_loads_were_not_read_with(loads: UnionLoads, data: Topi
         "kafka.isolation.level": "read_uncommitted",
     }.items():
         with pytest.raises(ConfigError, match=rf"read with other options; this read has {name}={value}"):
-            loads.sides(**{name: value})
+            loads.fitted(**{name: value})
     for name in ("startingOffsets", "endingTimestamp"):
         with pytest.raises(ConfigError, match=f"'{name}' cannot be used with 'history'"):
-            loads.sides(**{name: "earliest"})
+            loads.fitted(**{name: "earliest"})
 
 
-def test_options_that_the_table_cannot_obey(loads: UnionLoads, data: TopicData) -> None:
+def test_options_that_the_table_cannot_obey(loads: HistoryLoads, data: TopicData) -> None:
     loads.must_load()
     iceberg = loads.format == "iceberg"
     why = "an Iceberg catalog in pyiceberg's configuration" if iceberg else "is a local directory, which takes none"
     with pytest.raises(ConfigError, match=why):
-        loads.sides(historyStorageSecrets='{"key": "k"}')
+        loads.fitted(historyStorageSecrets='{"key": "k"}')
     if loads.format != "parquet":
         with pytest.raises(ConfigError, match="'offsetStore' goes with a directory of loads"):
-            loads.sides(**{"offsetStore": "zookeeper", "offsetStore.zookeeper.connect": "localhost:1"})
+            loads.fitted(**{"offsetStore": "zookeeper", "offsetStore.zookeeper.connect": "localhost:1"})
 
 
 def test_options_of_streams_are_told_in_a_batch(
-    loads: UnionLoads, data: TopicData, caplog: pytest.LogCaptureFixture
+    loads: HistoryLoads, data: TopicData, caplog: pytest.LogCaptureFixture
 ) -> None:
     loads.must_load()
     source = PykafkaSource(loads.options(maxOffsetsPerTrigger="5"))
@@ -173,10 +175,10 @@ def test_a_store_that_does_not_answer_is_not_a_version_that_is_gone(
     broker: Kafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream that is started again must not be told to begin anew."""
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
     TopicData(broker.bootstrap, topic, partitions=1).produce(3)
     loads.must_load()
-    sides = loads.sides()
+    fitted = loads.fitted()
 
     def fail(table: object, version: int) -> None:
         raise OSError(
@@ -186,23 +188,23 @@ def test_a_store_that_does_not_answer_is_not_a_version_that_is_gone(
 
     monkeypatch.setattr(DeltaTable, "load_as_version", fail)
     with pytest.raises(LoadInterrupted, match="version 1 of .* cannot be opened: .*error sending request") as found:
-        files_at(sides, "1")
+        files_at(fitted, "1")
     assert "hidden" not in str(found.value)
     assert "hidden" not in str(no_longer_there("t", "1", "GET http://s3/t?sig=hidden failed"))
 
 
-def test_loads_that_go_on_with_other_options_after_the_data_frame_was_made(loads: UnionLoads, data: TopicData) -> None:
-    from spark_connector.union_read.union_readers import UnionBatchReader
+def test_loads_that_go_on_with_other_options_after_the_frame_was_made(loads: HistoryLoads, data: TopicData) -> None:
+    from spark_connector.history_and_tail.readers import HistoryBatchReader
 
     loads.must_load()
-    sides = loads.sides()
+    fitted = loads.fitted()
     data.produce(2)
     loads.load(options={"kafka.isolation.level": "read_uncommitted"}, allow_changed_options=True)
     with pytest.raises(ConfigError, match="make it again"):
-        UnionBatchReader(sides).partitions()
+        HistoryBatchReader(fitted).partitions()
 
 
-def test_columns_that_the_table_lacks(loads: UnionLoads, data: TopicData) -> None:
+def test_columns_that_the_table_lacks(loads: HistoryLoads, data: TopicData) -> None:
     loads.load(options={"columns": "topic,partition,offset,value"})
     data.produce(2)
     rows = loads.read()
@@ -210,14 +212,14 @@ def test_columns_that_the_table_lacks(loads: UnionLoads, data: TopicData) -> Non
     assert positions(rows) == data.positions()
     assert loads.read(columns="offset,value").column_names == ["offset", "value"]
     with pytest.raises(ConfigError, match="no column key.*leave it out"):
-        loads.sides(columns="key,offset")
+        loads.fitted(columns="key,offset")
     with pytest.raises(ConfigError, match="no column .*headers"):
-        loads.sides(includeHeaders="true")
+        loads.fitted(includeHeaders="true")
     with pytest.raises(ConfigError, match="must name a column that the read does not have"):
-        loads.sides(historyColumn="Value")
+        loads.fitted(historyColumn="Value")
 
 
-def test_a_column_that_another_program_renames_or_drops(loads: UnionLoads, data: TopicData) -> None:
+def test_a_column_that_another_program_renames_or_drops(loads: HistoryLoads, data: TopicData) -> None:
     if loads.format != "iceberg":
         pytest.skip("a Delta table with renamed columns is no table for loads; files keep their columns")
     loads.must_load()
@@ -226,15 +228,15 @@ def test_a_column_that_another_program_renames_or_drops(loads: UnionLoads, data:
     with table.update_schema() as update:
         update.rename_column("value", "payload")
     with pytest.raises(ConfigError, match="no longer has the column 'value'.*renamed it to 'payload'"):
-        loads.sides()
+        loads.fitted()
     assert loads.read(columns="topic,partition,offset,key").num_rows == len(data.positions())
     with table.update_schema() as update:
         update.rename_column("payload", "value").delete_column("timestamp")
     with pytest.raises(ConfigError, match="no longer has the column 'timestamp'.*dropped it"):
-        loads.sides()
+        loads.fitted()
 
 
-def test_files_that_are_deleted_between_plan_and_read(loads: UnionLoads, data: TopicData) -> None:
+def test_files_that_are_deleted_between_plan_and_read(loads: HistoryLoads, data: TopicData) -> None:
     loads.must_load()
     reader, tasks = loads.plan()
     for path in Path(loads.to).rglob("*.parquet"):
@@ -243,7 +245,7 @@ def test_files_that_are_deleted_between_plan_and_read(loads: UnionLoads, data: T
         [list(reader.read(task)) for task in tasks]
 
 
-def test_records_of_aborted_transactions_are_on_neither_side(loads: UnionLoads, data: TopicData) -> None:
+def test_records_of_aborted_transactions_are_on_neither_side(loads: HistoryLoads, data: TopicData) -> None:
     transact(loads.bootstrap, loads.topic, "commit", "abort")
     loads.must_load()
     transact(loads.bootstrap, loads.topic, "abort", "commit")
@@ -252,7 +254,7 @@ def test_records_of_aborted_transactions_are_on_neither_side(loads: UnionLoads, 
     assert len(set(positions(rows))) == rows.num_rows
 
 
-def test_a_rewind_gives_its_records_back_to_the_topic(loads: UnionLoads, data: TopicData) -> None:
+def test_a_rewind_gives_its_records_back_to_the_topic(loads: HistoryLoads, data: TopicData) -> None:
     first = loads.must_load()
     data.produce(6)
     loads.must_load()
@@ -268,11 +270,11 @@ def test_a_rewind_gives_its_records_back_to_the_topic(loads: UnionLoads, data: T
 
 def test_rows_of_another_group_are_left_out_of_a_table(broker: Kafka, topic: str, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
-    loads = UnionLoads(broker.bootstrap, topic, table, "delta")
+    loads = HistoryLoads(broker.bootstrap, topic, table, "delta")
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     loads.must_load()
-    other = UnionLoads(broker.bootstrap, topic, table, "delta", group=f"{loads.group}-2")
+    other = HistoryLoads(broker.bootstrap, topic, table, "delta", group=f"{loads.group}-2")
     other.load(new_group=True)
     data.produce(4)
     DeltaTable(table).optimize.compact()
@@ -280,7 +282,7 @@ def test_rows_of_another_group_are_left_out_of_a_table(broker: Kafka, topic: str
 
 
 def test_rows_of_other_writers_belong_to_the_table(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
     data = TopicData(broker.bootstrap, topic, partitions=1)
     data.produce(3)
     loads.load(options={"columns": "topic,partition,offset"})
@@ -291,19 +293,19 @@ def test_rows_of_other_writers_belong_to_the_table(broker: Kafka, topic: str, tm
 
 
 def test_delta_tables_whose_files_do_not_say_all(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), "delta")
     TopicData(broker.bootstrap, topic, partitions=1).produce(3)
     loads.must_load()
     table = DeltaTable(loads.to)
     table.alter.set_table_properties({"delta.enableDeletionVectors": "true"}, raise_if_not_exists=False)
     with pytest.raises(ConfigError, match="deletionVectors"):
-        loads.sides()
+        loads.fitted()
 
 
 def test_a_database_is_not_read_file_by_file(broker: Kafka, topic: str, tmp_path: Path) -> None:
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path), "delta")
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path), "delta")
     with pytest.raises(ConfigError, match="names a database"):
-        loads.sides(history="sqlite:///x.db#rows")
+        loads.fitted(history="sqlite:///x.db#rows")
 
 
 def test_only_parquet_is_read_from_directories(tmp_path: Path) -> None:
@@ -315,10 +317,10 @@ def test_only_parquet_is_read_from_directories(tmp_path: Path) -> None:
         FilesDestination(output, FilesCommitLog(output, "g"), "g").snapshot(())
 
 
-def test_a_table_with_one_row_per_key(loads: UnionLoads) -> None:
+def test_a_table_with_one_row_per_key(loads: HistoryLoads) -> None:
     if loads.format == "parquet":
         pytest.skip("directories have all records")
     Topic(loads.bootstrap, loads.topic).produce([b'{"id": 1}', b'{"id": 1}'])
     loads.load(options={"valueFormat": "json", "valueSchema": "id BIGINT"}, mode="upsert", key="id")
     with pytest.raises(ConfigError, match="one row per key"):
-        loads.sides()
+        loads.fitted()

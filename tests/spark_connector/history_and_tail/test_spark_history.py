@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.all_available import take_all
+from tests.support.history_loads import FORMATS, HistoryLoads
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
-from tests.support.union_loads import FORMATS, UnionLoads
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_table_and_tail_are_one_data_frame(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, format: str
 ) -> None:
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), format)
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), format)
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     loads.load()
@@ -37,7 +37,7 @@ def test_table_and_tail_are_one_data_frame(
 def test_a_stream_begins_with_the_table(
     spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, format: str
 ) -> None:
-    loads = UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), format)
+    loads = HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), format)
     data = TopicData(broker.bootstrap, topic, partitions=2)
     output, checkpoint = str(tmp_path / "output"), str(tmp_path / "checkpoint")
 

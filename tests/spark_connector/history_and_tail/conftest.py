@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.history_loads import FORMATS, HistoryLoads
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
-from tests.support.union_loads import FORMATS, UnionLoads
 
-# Known to Spark's workers, which `tests.support.union_loads.use_catalog` could no longer tell.
+# Known to Spark's workers, which `tests.support.history_loads.use_catalog` could no longer tell.
 os.environ.setdefault("PYICEBERG_HOME", tempfile.mkdtemp(prefix="pyiceberg-"))
 
 
 @pytest.fixture(params=FORMATS)
-def loads(request: pytest.FixtureRequest, broker: Kafka, topic: str, tmp_path: Path) -> UnionLoads:
-    return UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), request.param)
+def loads(request: pytest.FixtureRequest, broker: Kafka, topic: str, tmp_path: Path) -> HistoryLoads:
+    return HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), request.param)
 
 
 @pytest.fixture
-def data(loads: UnionLoads) -> TopicData:
+def data(loads: HistoryLoads) -> TopicData:
     """Two partitions with ten records each."""
     made = TopicData(loads.bootstrap, loads.topic, partitions=2)
     made.produce(20)

@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_connector.errors import ConnectorError, DataLoss
+from spark_connector.history_and_tail.fitted_read import FittedRead, gone_since_plan
+from spark_connector.history_and_tail.plan import files_at, plan_history
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot, no_longer_there
 from spark_connector.read.micro_batches import BatchPlan, MicroBatches
 from spark_connector.read.stream_offset import Document, StreamOffset
-from spark_connector.union_read.sides import Sides, gone_since_plan
-from spark_connector.union_read.union_plan import files_at, plan_union
 
 _HISTORY = "history"
 
@@ -66,12 +66,12 @@ class HistoryOffset:
         return dict(sorted({**document, _HISTORY: given}.items()))
 
 
-class UnionBatches(MicroBatches):
+class HistoryBatches(MicroBatches):
     """The driver's side of one running query with `history`. For one thread; call `close()` when the query ends."""
 
-    def __init__(self, sides: Sides) -> None:
-        super().__init__(sides.topics)
-        self._sides = sides
+    def __init__(self, fitted: FittedRead) -> None:
+        super().__init__(fitted.topics)
+        self._fitted = fitted
         self._snapshot: TableSnapshot | None = None
         self._begin: Document | None = None
         self._wrong: Exception | None = None
@@ -81,7 +81,7 @@ class UnionBatches(MicroBatches):
         on with the batch that it has logged, for which nothing need be right any more."""
         if self._begin is None:
             try:
-                plan = plan_union(self._sides)
+                plan = plan_history(self._fitted)
                 begin = StreamOffset(plan.starts, plan.topic_ids, epochs=plan.epochs, selects=self._selects)
                 self._snapshot = plan.snapshot
                 found = HistoryOffset(plan.snapshot.version, _hash(plan.snapshot.files), len(plan.snapshot.files))
@@ -99,7 +99,7 @@ class UnionBatches(MicroBatches):
             try:
                 end = super().next_end(begin, **limits)
             except DataLoss as error:
-                raise gone_since_plan(self._sides, error, batch=False) from error
+                raise gone_since_plan(self._fitted, error, batch=False) from error
             return start if end == begin else end
         left = self._files(found)[found.at :]
         count = count_files(left, limits.get("cap"), limits.get("byte_cap"))
@@ -119,12 +119,12 @@ class UnionBatches(MicroBatches):
 
     @property
     def _selects(self) -> dict[str, str]:
-        return dict(self._sides.topics.selection.text)
+        return dict(self._fitted.topics.selection.text)
 
     def _files(self, wanted: HistoryOffset) -> Sequence[TableFile]:
         """The files of that version, from the table unless this process has planned them. Raises ConnectorError."""
         if self._snapshot is None or self._snapshot.version != wanted.version:
-            self._snapshot = files_at(self._sides, wanted.version)
+            self._snapshot = files_at(self._fitted, wanted.version)
         if _hash(self._snapshot.files) != wanted.names:
             shown, version = self._snapshot.shown, wanted.version
             self._snapshot = None

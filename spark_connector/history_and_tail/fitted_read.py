@@ -18,6 +18,7 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from spark_connector.destinations import existing_format, open_destination
 from spark_connector.errors import ConnectorError, DataLoss
+from spark_connector.history_and_tail.conform import common_type, conform_batch
 from spark_connector.loads.addresses import is_database_url, storage_options_for
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.grammar import parse_columns
@@ -31,7 +32,6 @@ from spark_connector.options.history_options import HistoryOptions
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 from spark_connector.read.arrow_batches import arrow_schema
 from spark_connector.read.schema import with_schemas
-from spark_connector.union_read.conform import common_type, conform_batch
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -40,7 +40,7 @@ _LETTERS = "dead_letters"  # in a load's reading: bad records are in a table of 
 
 
 @dataclass(frozen=True)
-class Sides:
+class FittedRead:
     """One read: where the table is, how the topics are read, and the columns of both. Picklable.
 
     `columns` are those of the result; `history.column` comes behind them. `made`: how the batches of the topics become
@@ -78,7 +78,7 @@ def open_table(history: HistoryOptions) -> Iterator[Destination]:
         yield destination
 
 
-def fit_sides(history: HistoryOptions, mode: Mode) -> Sides:
+def fit_read(history: HistoryOptions, mode: Mode) -> FittedRead:
     """Open the table and fit the read of the topics to it. Raises ConfigError, LoadError, ConnectorError."""
     with open_table(history) as destination:
         found = destination.snapshot(())
@@ -94,43 +94,43 @@ def fit_sides(history: HistoryOptions, mode: Mode) -> Sides:
             *(found.shown, history.group),
         )
     given = _options(history, None if newest is None else newest.reading)
-    sides = _fitted_columns(history, found, given, mode)
+    fitted = _fitted_columns(history, found, given, mode)
     name = history.column
-    if name is not None and name.lower() in {column.lower() for column in sides.columns.names}:
+    if name is not None and name.lower() in {column.lower() for column in fitted.columns.names}:
         raise ConfigError(f"Option 'historyColumn': the read has a column '{name}' already")
-    return sides
+    return fitted
 
 
-def refuse_changed_reading(sides: Sides, newest: LoadRecord | None) -> None:
-    """Raise ConfigError when a load since `fit_sides` was read with other options."""
+def refuse_changed_reading(fitted: FittedRead, newest: LoadRecord | None) -> None:
+    """Raise ConfigError when a load since `fit_read` was read with other options."""
     now = _reading(newest)
-    if now is None or sides.reading is None:
+    if now is None or fitted.reading is None:
         return
-    if newest is not None and (changes := describe_changes(sides.reading, now)):
+    if newest is not None and (changes := describe_changes(fitted.reading, now)):
         raise ConfigError(
             f"load {newest.load_id} was read with {changes}, since this DataFrame was made: make it again"
         )
 
 
-def for_query(sides: Sides, mode: Mode) -> Sides:
+def for_query(fitted: FittedRead, mode: Mode) -> FittedRead:
     """The same read with the options checked for this kind of query. Raises ConfigError."""
-    topics = replace(parse_options(sides.options, mode), formats=sides.topics.formats)
-    if mode is Mode.STREAM and (sides.history.column is not None or sides.made is not None):
+    topics = replace(parse_options(fitted.options, mode), formats=fitted.topics.formats)
+    if mode is Mode.STREAM and (fitted.history.column is not None or fitted.made is not None):
         topics = replace(topics, max_prefetched_records=0)  # rows that come with the plan are as they were fetched
-    return replace(sides, topics=topics)
+    return replace(fitted, topics=topics)
 
 
-def gone_since_plan(sides: Sides, error: DataLoss, *, batch: bool) -> ConnectorError:
+def gone_since_plan(fitted: FittedRead, error: DataLoss, *, batch: bool) -> ConnectorError:
     """The error for records that the topics had when the query was planned: the table may have them by now."""
     how = "run the query again" if batch else "run it with a new checkpoint and an empty output"
     text = (
-        f"{error.message} If a load of group '{sides.history.group}' has copied these records into the table since the "
-        f"query was planned, nothing is lost: {how}, and it reads them from there."
+        f"{error.message} If a load of group '{fitted.history.group}' has copied these records into the table since "
+        f"the query was planned, nothing is lost: {how}, and it reads them from there."
     )
     return ConnectorError("PYKAFKA_HISTORY_GONE", text) if batch else DataLoss(error.condition, text)
 
 
-def _fitted_columns(history: HistoryOptions, found: TableSnapshot, given: Mapping[str, str], mode: Mode) -> Sides:
+def _fitted_columns(history: HistoryOptions, found: TableSnapshot, given: Mapping[str, str], mode: Mode) -> FittedRead:
     """Columns that both sides have, of those that the user names or, without, of all."""
     items = parse_columns(found.newest.columns if found.newest else ())
     wanted, options = given.get("columns") if items else None, dict(given)
@@ -161,7 +161,7 @@ def _fitted_columns(history: HistoryOptions, found: TableSnapshot, given: Mappin
         tuple(picks[name] for name in columns.names), pa.schema([made.schema.field(name) for name in columns.names])
     )
     is_as_read = columns.equals(_source(topics))
-    return Sides(history, topics, columns, None if is_as_read else made, _reading(found.newest), options)
+    return FittedRead(history, topics, columns, None if is_as_read else made, _reading(found.newest), options)
 
 
 def _both(names: Sequence[str], made: pa.Schema, found: TableSnapshot, *, named: bool) -> list[pa.Field]:

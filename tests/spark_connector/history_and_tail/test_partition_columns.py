@@ -11,9 +11,9 @@ import pytest
 
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.tasks.partition_values import text_of, value_of
+from tests.support.history_loads import HistoryLoads
 from tests.support.kafka import Kafka
 from tests.support.topics import Topic
-from tests.support.union_loads import UnionLoads
 
 SCHEMA = "dt DATE, c STRING, n BIGINT, small SMALLINT, ok BOOLEAN, x INT"
 DOCUMENTS: list[dict[str, Any]] = [
@@ -26,11 +26,11 @@ DOCUMENTS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def loads(broker: Kafka, topic: str, tmp_path: Path) -> UnionLoads:
+def loads(broker: Kafka, topic: str, tmp_path: Path) -> HistoryLoads:
     """Two loads of a directory that all of these columns partition, and records behind them."""
     options = {"valueFormat": "json", "valueSchema": SCHEMA}
     made, records = (
-        UnionLoads(broker.bootstrap, topic, str(tmp_path / "table"), "parquet"),
+        HistoryLoads(broker.bootstrap, topic, str(tmp_path / "table"), "parquet"),
         Topic(broker.bootstrap, topic),
     )
     for part in (DOCUMENTS[:3], DOCUMENTS[3:]):
@@ -40,7 +40,7 @@ def loads(broker: Kafka, topic: str, tmp_path: Path) -> UnionLoads:
     return made
 
 
-def test_they_come_back_with_their_types_and_values(loads: UnionLoads) -> None:
+def test_they_come_back_with_their_types_and_values(loads: HistoryLoads) -> None:
     found = loads.read().sort_by("offset")
     assert found.schema.names == ["dt", "c", "n", "small", "ok", "x", "offset"]
     assert [str(one.type) for one in found.schema][:5] == ["date32[day]", "string", "int64", "int16", "bool"]
@@ -53,7 +53,7 @@ def test_they_come_back_with_their_types_and_values(loads: UnionLoads) -> None:
     assert [row["c"] for row in of_table] == [one["c"] for one in DOCUMENTS]
 
 
-def test_some_of_them_may_be_read_alone(loads: UnionLoads) -> None:
+def test_some_of_them_may_be_read_alone(loads: HistoryLoads) -> None:
     found = loads.read(columns="c,n")
     assert found.schema == pa.schema([("c", pa.string()), ("n", pa.int64())])
     wanted = [(one["c"], one["n"]) for one in DOCUMENTS] * 2
@@ -62,7 +62,7 @@ def test_some_of_them_may_be_read_alone(loads: UnionLoads) -> None:
     )
 
 
-def test_a_directory_that_somebody_has_renamed_is_no_value(loads: UnionLoads) -> None:
+def test_a_directory_that_somebody_has_renamed_is_no_value(loads: HistoryLoads) -> None:
     (directory,) = Path(loads.to).glob("load=*/dt=2026-11-21")
     directory.rename(directory.with_name("dt=soon"))
     manifest = directory.parent / "_manifest.json"

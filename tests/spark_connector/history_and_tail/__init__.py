@@ -1,0 +1,1 @@
+"""Tests of spark_connector/history_and_tail."""
