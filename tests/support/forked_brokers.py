@@ -141,11 +141,11 @@ def _serve(control: socket.socket) -> None:
     signal.set_wakeup_fd(wake_write)
     children: dict[int, int] = {}
     while True:
-        ready, _, _ = select.select([control, wake_read], [], [])
+        ready, _, _ = select.select([control.fileno(), wake_read], [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             _report_ends(children)
-        if control in ready:
+        if control.fileno() in ready:
             message, fds, _, _ = socket.recv_fds(control, _REQUEST, 4)
             if not message:
                 return
