@@ -23,7 +23,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
-from spark_connector.formats.avro_schema import AvroType, parse_avro
+from spark_connector.formats.avro_schema import AvroType, parse_avro, takes_no_bytes
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import MOST_LEVELS, AvroSchema
@@ -131,18 +131,31 @@ class Decoder:
 
 
 def _reader(schema: AvroSchema) -> Callable[[bytes], Any]:
-    """fastavro shows dates, times and numbers as such. It must not read all schemas: a record that contains itself can
-    end the process, and a logical type that is invalid is no reason to show nothing (`Program`)."""
+    """fastavro shows dates, times and numbers as such. It must not read all schemas (`_is_flat`), and a logical type
+    that is invalid is no reason to show nothing (`Program`)."""
     own = parse_avro(schema)
-    program = Program(resolve(own, own), _deep_column(own))
-    if program.by_fastavro:
+    if _is_flat(own, {}):
         with contextlib.suppress(Exception):  # it refuses what Avro says to ignore
             named: dict[str, Any] = {}
             for reference in schema.references:
                 fastavro.parse_schema(json.loads(reference), named_schemas=named)
             parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
             return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), parsed, None)
+    program = Program(resolve(own, own), _deep_column(own))
     return lambda value: program.read(value, _FRAME)
+
+
+def _is_flat(one: AvroType, known: dict[AvroType, bool]) -> bool:
+    """Whether no type is within itself, where a value can be nested so deep that fastavro's C code ends the process,
+    and no array has items that take no bytes, of which a few bytes announce any number."""
+    if one not in known:
+        known[one] = False  # while it is open
+        within = [*one.branches, *(field.type for field in one.fields)]
+        if one.item is not None:
+            within.append(one.item)
+        is_endless = one.kind == "array" and takes_no_bytes(within[-1])
+        known[one] = not is_endless and all(_is_flat(inner, known) for inner in within)
+    return known[one]
 
 
 def _deep_column(own: AvroType) -> pa.DataType:

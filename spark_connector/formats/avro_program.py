@@ -1,40 +1,97 @@
-"""Decodes values of a writer's schema into the objects of a reader's column: what `avro_resolver` decided, carried out.
+"""Decodes values of a writer's schema one by one into the objects of a reader's column: what `avro_resolver` decided,
+carried out in plain Python.
 
-Called by avro_decoder.py. fastavro decodes with a schema of the writer's encoding that is written here: what the column
-does not have is read without logical types, a branch of a union that Spark shows as a struct is a record of one field
-(it is encoded alike, and so nobody has to guess the branch by a Python type), and string and bytes are the reader's.
-Then functions fix in place what is left: defaults, decimals, numbers that are promoted, branches that cannot be read.
-Most schemas need few of these.
+Called by avro_decoder.py for what the kernel's program (avro_batches.py) refuses, which says here why it is bad, and
+for everything where there is no kernel. Each step becomes a function that reads its bytes. What is only passed over is
+passed over without recursion, so a value of any depth takes constant space, and an array of items that take no bytes
+constant time, because a few bytes announce any number of them.
 
-The schema is in the form that fastavro's parser returns, with dicts by index for the branches of unions and for
-symbols: from a list, fastavro takes a negative index from the end, and so reads bytes that are no Avro as a value.
-Schemas that fastavro's C code must not read are read by _Walk: recursive ones, where a value of 10 kB can be
-nested so deep that the process dies, and arrays whose items take no bytes, where a few bytes announce any number.
+Bytes that are no Avro come before a value that cannot be read as the reader's: such a step notes why, and reading goes
+on to the end.
 """
 
 from __future__ import annotations
 
-import io
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-import fastavro
 import pyarrow as pa
 
 from spark_connector.formats.avro_columns import conversion, default_of, member
 from spark_connector.formats.avro_resolver import Atom, Fail, FromUnion, Items, Record, Skip, Step, Symbols, ToUnion
-from spark_connector.formats.avro_schema import AvroType, Passing, takes_no_bytes
+from spark_connector.formats.avro_schema import AvroType, Field, Passing, takes_no_bytes
 from spark_connector.formats.value_decoder import BadValue
 
-_Fix = Callable[[Any], Any]
-_Compiled = tuple[Any, _Fix | None]
-"""(schema for fastavro, function that makes its object that of the column, or None)."""
-_VALUE: Final = "value"
-_SKIPPED: Final = {"string": "bytes", "enum": "int"}
-"""What nobody reads need not be valid."""
 _MOST_ITEMS: Final = (1 << 31) - 1
 """Of an array whose items take no bytes: as many as a list can have in Java."""
+_LONGEST: Final = 10
+"""Bytes of a long."""
+_ALL_BITS: Final = (1 << 64) - 1
+_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+class _Bytes:
+    """A value's bytes; `at` is the next one. Raises EOFError, IndexError or ValueError where they are no Avro."""
+
+    __slots__ = ("at", "raw", "why")
+
+    def __init__(self, raw: bytes, at: int) -> None:
+        self.raw, self.at = raw, at
+        self.why: str | None = None
+        """Why the value cannot be read, though its bytes are Avro."""
+
+    def long(self) -> int:
+        byte = self.raw[self.at]
+        if byte < 0x80:
+            self.at += 1
+            return (byte >> 1) ^ -(byte & 1)
+        found = shift = 0
+        for at in range(self.at, min(self.at + _LONGEST, len(self.raw))):
+            byte = self.raw[at]
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                self.at = at + 1
+                found &= _ALL_BITS  # what does not fit is dropped, as by Java
+                return (found >> 1) ^ -(found & 1)
+        if len(self.raw) - self.at < _LONGEST:
+            raise EOFError
+        raise ValueError("a number of more than 10 bytes")
+
+    def take(self, size: int) -> bytes:
+        begin = self.at
+        if size < 0 or begin + size > len(self.raw):
+            raise EOFError
+        self.at = begin + size
+        return self.raw[begin : self.at]
+
+    def data(self) -> bytes:
+        return self.take(self.long())
+
+    def text(self) -> str:
+        return self.take(self.long()).decode("utf-8")
+
+    def count(self) -> int:
+        """Of the items of the next block; 0 at the end."""
+        count = self.long()
+        if count < 0:
+            self.long()  # the block's size in bytes
+        return abs(count)
+
+    def empty_items(self) -> int:
+        """The number of items in an array, which take no bytes."""
+        total = 0
+        while count := self.count():
+            total += count
+        return total
+
+    def fail(self, why: str) -> None:
+        self.why = self.why or why
+
+
+_Read = Callable[[_Bytes], Any]
 
 
 class Program:
@@ -44,32 +101,22 @@ class Program:
         """Raises ConfigError for a default that is needed and wrong: as in Java, no value can be read then."""
         self._why = step.why if isinstance(step, Fail | Record) else None
         """Why no value can be read, however it is encoded."""
-        made = _Compiler()
-        node, self._fix = made.step(step, kind)
-        self.by_fastavro = not made.needs_care
-        # In a record of its own, so that fastavro takes a schema of any type as parsed.
-        self._schema: dict[str, Any] = {"type": "record", "name": "value", "fields": [{"name": _VALUE, "type": node}]}
-        self._schema |= {"__fastavro_parsed": True, "__named_schemas": {}}
+        self._read = _Readers().step(step, kind)
 
     def read(self, raw: bytes, begin: int) -> Any:
         """The object for the value in `raw` from `begin` to the end. Raises BadValue."""
         if self._why is not None:
             raise BadValue(self._why)
+        found = _Bytes(raw, begin)
         try:
-            if self.by_fastavro:
-                stream = io.BytesIO(raw)
-                stream.seek(begin)
-                value: Any = fastavro.schemaless_reader(stream, self._schema, None)
-                left = len(raw) - stream.tell()
-            else:
-                walk = _Walk(raw, begin)
-                value = walk.value(self._schema)
-                left = len(raw) - walk.at
-        except Exception as error:  # fastavro raises all kinds of errors for bytes that are not Avro
+            value = self._read(found)
+        except Exception as error:
             raise BadValue(f"not Avro of the schema: {_complaint(error)}") from None
-        if left:
-            raise BadValue(f"{left} bytes are left after the Avro data")
-        return value[_VALUE] if self._fix is None else self._fix(value[_VALUE])
+        if found.at < len(raw):
+            raise BadValue(f"{len(raw) - found.at} bytes are left after the Avro data")
+        if found.why is not None:
+            raise BadValue(found.why)
+        return value
 
 
 def _complaint(error: Exception) -> str:
@@ -83,25 +130,24 @@ def _complaint(error: Exception) -> str:
     return str(error)[:300] or type(error).__name__
 
 
-class _Compiler:
-    def __init__(self) -> None:
-        self.needs_care = False
-        self._records: dict[tuple[Record, pa.DataType], _Compiled] = {}
-        self._skipped: dict[AvroType, Any] = {}
-        self._passing = Passing()
-        self._open: set[AvroType] = set()
-        self._names = 0
+class _Readers:
+    """Makes the functions of steps."""
 
-    def step(self, step: Step, kind: pa.DataType) -> _Compiled:
+    def __init__(self) -> None:
+        self._records: dict[tuple[Record, pa.DataType], _Read] = {}
+        self._passing = Passing()
+        self._inner: dict[AvroType, tuple[AvroType | None, ...]] = {}
+
+    def step(self, step: Step, kind: pa.DataType) -> _Read:
         match step:
             case Fail():
-                return self._skip(step.writer), _failing(step.why)
+                return self._failing(step.writer, step.why)
             case Skip():
-                return self._skip(step.writer), None
+                return self._skip(step.writer)
             case Atom():
-                return self._atom(step)
+                return _atom(step)
             case Symbols():
-                return self._symbols(step)
+                return _symbols(step)
             case Items():
                 return self._items(step, kind)
             case Record():
@@ -109,316 +155,173 @@ class _Compiler:
                     self._records[step, kind] = self._record(step, kind)
                 return self._records[step, kind]
             case FromUnion():
-                return self._from_union(step, kind)
+                branches = dict(enumerate(self.step(branch, kind) for branch in step.branches))
+                return lambda found: branches[found.long()](found)
             case ToUnion():
                 return self._to_union(step, kind)
 
-    def _atom(self, step: Atom) -> _Compiled:
-        fix = conversion(step.writer.kind, step.reader, step.path)
-        if step.writer.kind == "fixed":
-            return self._fixed(step.writer), fix
-        return step.reader.kind if step.reader.kind in {"string", "bytes"} else step.writer.kind, fix
-
-    def _symbols(self, step: Symbols) -> _Compiled:
-        node = {"type": "enum", "name": self._name(), "symbols": dict(enumerate(step.writer.symbols))}
-        if step.symbols == step.writer.symbols:
-            return node, None
-        found = dict(zip(step.writer.symbols, step.symbols, strict=True))
-
-        def fix(value: str) -> str:
-            symbol = found[value]
-            if symbol is None:
-                where = f"field {step.path}: " if step.path else ""
-                raise BadValue(f"{where}the reader's {step.writer} has no symbol '{value}' and no default")
-            return symbol
-
-        return node, fix
-
-    def _items(self, step: Items, kind: pa.DataType) -> _Compiled:
+    def _items(self, step: Items, kind: pa.DataType) -> _Read:
         is_map = step.writer.kind == "map"
-        inner, fix = self.step(step.item, kind.item_type if is_map else kind.value_type)
-        node = self._array_or_map(step.writer, inner)
-        if fix is None:
-            return node, None
-        if is_map:
-            return node, lambda value: {key: fix(item) for key, item in value.items()}
-        return node, lambda value: [fix(item) for item in value]
+        item = self.step(step.item, kind.item_type if is_map else kind.value_type)
 
-    def _record(self, step: Record, kind: pa.DataType) -> _Compiled:
+        def read_array(found: _Bytes) -> list[Any]:
+            items: list[Any] = []
+            while count := found.count():
+                for _ in range(count):
+                    items.append(item(found))  # noqa: PERF401
+            return items
+
+        def read_map(found: _Bytes) -> dict[str, Any]:
+            entries: dict[str, Any] = {}
+            while count := found.count():
+                for _ in range(count):
+                    key = found.text()
+                    entries[key] = item(found)
+            return entries
+
+        def read_empty(found: _Bytes) -> list[Any]:
+            return [item(found)] if found.empty_items() else []  # one says why it is bad
+
+        assert step.writer.item is not None
+        return read_map if is_map else read_empty if takes_no_bytes(step.writer.item) else read_array
+
+    def _record(self, step: Record, kind: pa.DataType) -> _Read:
         if step.why is not None:
-            return self._skip(step.writer), _failing(step.why)
+            return self._failing(step.writer, step.why)
         try:
             defaults = {one.name: default_of(one, step.writer) for one in step.missing}
         except BadValue as error:
-            return self._skip(step.writer), _failing(str(error))
-        fields, fixed = [], []
-        for number, ((name, inner), written) in enumerate(zip(step.fields, step.writer.fields, strict=True)):
-            index = -1 if name is None else kind.get_field_index(name)
-            if name is None or index < 0:
-                if self._passing.type(written.type) is not None:
-                    # The name is one that no field can have: Arrow ignores it.
-                    fields.append({"name": f"{number}", "type": self._skip(written.type), "skip": True})
-                continue
-            made, fix = self.step(inner, kind.field(index).type)
-            fields.append({"name": name, "type": made})
-            if fix is not None:
-                fixed.append((name, fix))
+            return self._failing(step.writer, str(error))
+        fields: list[tuple[str | None, _Read]] = []
+        for (name, inner), written in zip(step.fields, step.writer.fields, strict=True):
+            if name is not None and kind.get_field_index(name) >= 0:
+                fields.append((name, self.step(inner, kind.field(name).type)))
+            elif not takes_no_bytes(written.type):
+                fields.append((None, self._skip(written.type)))
         # Arrow takes a field that is absent for null.
         defaults = {name: value for name, value in defaults.items() if value is not None}
-        return {"type": "record", "name": self._name(), "fields": fields}, _of_record(fixed, defaults)
 
-    def _from_union(self, step: FromUnion, kind: pa.DataType) -> _Compiled:
-        made = [self.step(branch, kind) for branch in step.branches]
-        null = [branch.kind == "null" for branch in step.writer.branches]
-        nodes, fixes = [node for node, _ in made], [fix for _, fix in made]
-        some = [fix for fix, is_null in zip(fixes, null, strict=True) if not is_null]
-        of_null = next((fix for fix, is_null in zip(fixes, null, strict=True) if is_null), None)
-        if not any(fixes):
-            return _union(nodes), None
-        if len(some) <= 1:
-            return _union(nodes), _of_nullable(some[0] if some else None, of_null)
-        # To be fixed, branches must be told apart: each is read as a record of one field, named by its index.
-        nodes = [
-            node if is_null else self._record_of(str(index), node)
-            for index, (node, is_null) in enumerate(zip(nodes, null, strict=True))
-        ]
-        by_index = {str(index): fix for index, fix in enumerate(fixes)}
+        def read(found: _Bytes) -> dict[str, Any]:
+            value = defaults.copy()
+            for name, one in fields:
+                if name is None:
+                    one(found)
+                else:
+                    value[name] = one(found)
+            return value
 
-        def fix_branch(value: dict[str, Any]) -> Any:
-            ((index, inner),) = value.items()
-            fix = by_index[index]
-            return inner if fix is None else fix(inner)
+        return read
 
-        return _union(nodes), _of_nullable(fix_branch, of_null)
-
-    def _to_union(self, step: ToUnion, kind: pa.DataType) -> _Compiled:
+    def _to_union(self, step: ToUnion, kind: pa.DataType) -> _Read:
         name = member(step.reader, step.index)
         if name is None:
             return self.step(step.step, kind)
-        index = kind.get_field_index(name)
-        if index < 0:
-            return self._record_of(name, self._skip(step.writer)), None
-        node, fix = self.step(step.step, kind.field(index).type)
-        return self._record_of(name, node), None if fix is None else _of_record([(name, fix)], {})
+        if kind.get_field_index(name) < 0:
+            skip = self._skip(step.writer)
+            return lambda found: skip(found) or {}
+        inner = self.step(step.step, kind.field(name).type)
+        return lambda found: {name: inner(found)}
 
-    def _skip(self, one: AvroType) -> Any:
-        """The schema for passing over a value."""
-        if one.kind == "null":
-            return "null"
+    def _failing(self, writer: AvroType, why: str) -> _Read:
+        skip = self._skip(writer)
+
+        def read(found: _Bytes) -> None:
+            skip(found)
+            found.fail(why)
+
+        return read
+
+    def _skip(self, one: AvroType) -> _Read:
+        """Passes over a value, which need not be valid; gives None."""
         bare = self._passing.type(one)
-        # A value of no bytes is not None, by which unions know their null.
-        return {"type": "fixed", "name": self._name(), "size": 0} if bare is None else self._skip_bare(bare)
+        return _nothing if bare is None else functools.partial(self._pass_over, bare)
 
-    def _skip_bare(self, one: AvroType) -> Any:
-        if one.kind == "fixed":
-            return self._fixed(one)
-        if one.kind not in {"record", "union", "array", "map"}:
-            return _SKIPPED.get(one.kind, one.kind)
-        if one in self._skipped:
-            self.needs_care = self.needs_care or one in self._open
-            return self._skipped[one]
-        made: dict[Any, Any] = {}
-        self._skipped[one] = made  # before what is in it, which may lead to it again
-        self._open.add(one)
-        made |= self._skip_nested(one)
-        self._open.remove(one)
-        return made
-
-    def _skip_nested(self, one: AvroType) -> dict[Any, Any]:
-        match one.kind:
-            case "record":
-                inner = enumerate(self._passing.fields(one))
-                fields = [{"name": str(number), "type": self._skip(field)} for number, field in inner]
-                return {"type": "record", "name": self._name(), "fields": fields}
-            case "union":
-                return _union([self._skip(branch) for branch in one.branches])
-        assert one.item is not None
-        if one.kind == "array":
-            return self._array_or_map(one, self._skip(one.item))
-        # A map as an array of entries, which is encoded alike, because the keys need not be valid either.
-        fields = [{"name": "key", "type": "bytes"}, {"name": "value", "type": self._skip(one.item)}]
-        entry = {"type": "record", "name": self._name(), "fields": fields}
-        return {"type": "array", "items": entry, "empty": False}
-
-    def _array_or_map(self, one: AvroType, inner: Any) -> dict[str, Any]:
-        assert one.item is not None
-        if one.kind == "map":
-            return {"type": "map", "values": inner}
-        is_empty = takes_no_bytes(one.item)
-        self.needs_care = self.needs_care or is_empty
-        return {"type": "array", "items": inner, "empty": is_empty}
-
-    def _fixed(self, one: AvroType) -> dict[str, Any]:
-        return {"type": "fixed", "name": self._name(), "size": one.size}
-
-    def _record_of(self, name: str, inner: Any) -> dict[str, Any]:
-        return {"type": "record", "name": self._name(), "fields": [{"name": name, "type": inner}]}
-
-    def _name(self) -> str:
-        self._names += 1
-        return f"t{self._names}"
-
-
-def _union(nodes: list[Any]) -> dict[Any, Any]:
-    return {"type": "union", **dict(enumerate(nodes))}
-
-
-def _of_nullable(some: _Fix | None, null: _Fix | None) -> _Fix:
-    def fix(value: Any) -> Any:
-        one = null if value is None else some
-        return value if one is None else one(value)
-
-    return fix
-
-
-def _of_record(fixed: list[tuple[str, _Fix]], defaults: dict[str, Any]) -> _Fix | None:
-    if not fixed and not defaults:
-        return None
-    if len(fixed) == 1 and not defaults:
-        return _of_field(*fixed[0])
-
-    def fix(value: dict[str, Any]) -> dict[str, Any]:
-        for name, one in fixed:
-            value[name] = one(value[name])
-        value.update(defaults)
-        return value
-
-    return fix
-
-
-def _of_field(name: str, one: _Fix) -> _Fix:
-    def fix(value: dict[str, Any]) -> dict[str, Any]:
-        value[name] = one(value[name])
-        return value
-
-    return fix
-
-
-def _failing(why: str) -> _Fix:
-    def fix(_: Any) -> Any:
-        raise BadValue(why)
-
-    return fix
-
-
-_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
-_LONGEST: Final = 10
-"""Bytes of a long."""
-
-
-class _Walk:
-    """Reads Avro's encoding in Python, where fastavro's C code must not: the same schemas, the same objects.
-
-    What is only passed over is passed over without recursion, so a list of any length is read in constant space, and an
-    array of items that take no bytes in constant time: it gives one item for any number. A field that is marked `skip`
-    has no value. Raises EOFError, KeyError, ValueError, RecursionError for bytes that are not Avro.
-    """
-
-    def __init__(self, raw: bytes, begin: int) -> None:
-        self._raw = raw
-        self.at = begin
-
-    def value(self, node: Any) -> Any:
-        kind = node if isinstance(node, str) else node["type"]
-        match kind:
-            case "record":
-                return self._record(node["fields"])
-            case "union":
-                return self.value(node[self._long()])
-            case "array":
-                if node["empty"]:
-                    return [self.value(node["items"])] if self._empty_items() else []
-                items: list[Any] = []
-                while (count := self._count()) > 0:
-                    items.extend(self.value(node["items"]) for _ in range(count))
-                return items
-            case "map":
-                entries: dict[str, Any] = {}
-                while (count := self._count()) > 0:
-                    for _ in range(count):
-                        key = self._take(self._long()).decode("utf-8")
-                        entries[key] = self.value(node["values"])
-                return entries
-            case "enum":
-                return node["symbols"][self._long()]
-            case "fixed":
-                return self._take(node["size"])
-            case "int" | "long":
-                return self._long()
-            case "bytes":
-                return self._take(self._long())
-            case "string":
-                return self._take(self._long()).decode("utf-8")
-            case "boolean":
-                return self._take(1) != b"\0"
-            case "float":
-                return struct.unpack("<f", self._take(4))[0]
-            case "double":
-                return struct.unpack("<d", self._take(8))[0]
-        return None
-
-    def _record(self, fields: list[dict[str, Any]]) -> dict[str, Any]:
-        made = {}
-        for one in fields:
-            if "skip" in one:
-                self._pass_over(one["type"])
-            else:
-                made[one["name"]] = self.value(one["type"])
-        return made
-
-    def _pass_over(self, node: Any) -> None:
+    def _pass_over(self, one: AvroType, found: _Bytes) -> None:
         """Without recursion: `left` has what is still to be passed over, and how often."""
-        left: list[tuple[Any, int]] = [(node, 1)]
+        left = [(one, 1)]
         while left:
             node, count = left.pop()
             if count > 1:
                 left.append((node, count - 1))
-            kind = node if isinstance(node, str) else node["type"]
-            if kind == "record":
-                left.extend((one["type"], 1) for one in reversed(node["fields"]))
-            elif kind == "union":
-                left.append((node[self._long()], 1))
-            elif kind == "array" and node["empty"]:
-                if self._empty_items() > _MOST_ITEMS:
-                    raise ValueError(f"an array of more than {_MOST_ITEMS:,} items")
-            elif kind == "array":  # or a map, which is passed over as an array of its entries
-                count = self._count()
-                if count > 0:
-                    left += [(node, 1), (node["items"], count)]  # another block may follow
-            elif kind in {"int", "long"}:
-                self._long()
-            else:
-                self._take(self._long() if kind == "bytes" else node["size"] if kind == "fixed" else _SIZES[kind])
+            match node.kind:
+                case "record":
+                    left.extend((inner, 1) for inner in reversed(self._within(node)) if inner is not None)
+                case "union":
+                    branch = dict(enumerate(self._within(node)))[found.long()]
+                    left.extend([(branch, 1)] if branch is not None else [])
+                case "array" | "map":
+                    (item,) = self._within(node)
+                    if item is None:
+                        if found.empty_items() > _MOST_ITEMS:
+                            raise ValueError(f"an array of more than {_MOST_ITEMS:,} items")
+                    elif more := found.count():
+                        left += [(node, 1), (item, more)]  # another block may follow
+                case "int" | "long" | "enum":
+                    found.long()
+                case "string" | "bytes":
+                    found.data()
+                case kind:
+                    found.take(_SIZES.get(kind, node.size))
 
-    def _empty_items(self) -> int:
-        """The number of items in an array, which take no bytes."""
-        total = 0
-        while (count := self._count()) > 0:
-            total += count
-        return total
+    def _within(self, one: AvroType) -> tuple[AvroType | None, ...]:
+        """What is to be passed over in a value: None for what takes no bytes."""
+        if one not in self._inner:
+            inner = self._passing.fields(one) if one.kind == "record" else one.branches or [one.item]
+            if one.kind == "map":
+                assert one.item is not None
+                inner = [AvroType("record", fields=(Field("key", AvroType("bytes")), Field("value", one.item)))]
+            self._inner[one] = tuple(self._passing.type(each) for each in inner if each is not None)
+        return self._inner[one]
 
-    def _count(self) -> int:
-        """Of the items of the next block; 0 at the end."""
-        count = self._long()
-        if count < 0:
-            self._long()  # the block's size in bytes
-        return abs(count)
 
-    def _long(self) -> int:
-        found = shift = 0
-        for at in range(self.at, min(self.at + _LONGEST, len(self._raw))):
-            byte = self._raw[at]
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                self.at = at + 1
-                return (found >> 1) ^ -(found & 1)
-        if len(self._raw) - self.at < _LONGEST:
-            raise EOFError
-        raise ValueError("a number of more than 10 bytes")
+def _nothing(_: _Bytes) -> None:
+    return None
 
-    def _take(self, size: int) -> bytes:
-        if size < 0 or self.at + size > len(self._raw):
-            raise EOFError
-        self.at += size
-        return self._raw[self.at - size : self.at]
+
+def _symbols(step: Symbols) -> _Read:
+    symbols = dict(enumerate(zip(step.symbols, step.writer.symbols, strict=True)))
+    where = f"field {step.path}: " if step.path else ""
+
+    def read(found: _Bytes) -> str | None:
+        symbol, written = symbols[found.long()]
+        if symbol is None:
+            found.fail(f"{where}the reader's {step.writer} has no symbol '{written}' and no default")
+        return symbol
+
+    return read
+
+
+def _atom(step: Atom) -> _Read:
+    writer, reader = step.writer, step.reader
+    plain = _PLAIN.get(reader.kind if reader.kind in {"string", "bytes"} else writer.kind)
+    if plain is None:
+        plain = _fixed(writer.size)
+    convert = conversion(writer.kind, reader, step.path)
+    if convert is None:
+        return plain
+
+    def read(found: _Bytes) -> Any:
+        try:
+            return convert(plain(found))
+        except BadValue as error:
+            found.fail(str(error))
+
+    return read
+
+
+def _fixed(size: int) -> _Read:
+    return lambda found: found.take(size)
+
+
+_FLOAT: Final = struct.Struct("<f")
+_DOUBLE: Final = struct.Struct("<d")
+_PLAIN: Final[dict[str, _Read]] = {
+    "null": _nothing,
+    "boolean": lambda found: found.take(1) != b"\0",
+    "int": _Bytes.long,
+    "long": _Bytes.long,
+    "float": lambda found: _FLOAT.unpack(found.take(4))[0],
+    "double": lambda found: _DOUBLE.unpack(found.take(8))[0],
+    "bytes": _Bytes.data,
+    "string": _Bytes.text,
+}

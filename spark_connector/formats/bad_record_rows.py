@@ -16,7 +16,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_connector.formats.field_presence import FieldsSeen, FieldWatch
 from spark_connector.formats.value_decoder import ValueDecoder
-from spark_connector.formats.value_format import ReadFormats, framed_id
+from spark_connector.formats.value_format import REGISTERED, ReadFormats, framed_id
 
 BAD_RECORD_SCHEMA = pa.schema(
     [
@@ -34,7 +34,6 @@ BAD_RECORD_SCHEMA = pa.schema(
 """The rows of a table of dead letters, without the column that names their load."""
 
 _KEPT = ("offset", "timestamp", "key", "value", "headers")
-_FRAMED = ("avro", "json", "protobuf")
 _LARGEST = (1 << 31) - 1
 
 
@@ -65,7 +64,7 @@ class BadRecordRows:
         self._framed = tuple(
             name
             for name in ("value", "key")
-            if formats.registry is not None and name in formats.columns and formats.columns[name].name in _FRAMED
+            if formats.registry is not None and name in formats.columns and formats.columns[name].name in REGISTERED
         )
         self._write = write
         self.is_quiet = quiet or write is not None

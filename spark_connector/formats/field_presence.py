@@ -20,12 +20,11 @@ import pyarrow.compute as pc
 
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.value_decoder import ValueDecoder
-from spark_connector.formats.value_format import ReadFormats
+from spark_connector.formats.value_format import REGISTERED, ReadFormats
 
 Path = tuple[str, ...]
 """The column, then the names of fields. Lists are no part of it."""
 
-_WATCHED = ("json", "avro", "protobuf")
 _FIRST = 64 << 10  # bytes
 _AT_ONCE = 32  # names: RE2 is slow once its table of states is full
 
@@ -56,7 +55,7 @@ def watched(formats: ReadFormats, types: Mapping[str, pa.DataType]) -> list[Path
     """The fields that a task looks for, each behind the one that it is in."""
     found: list[Path] = []
     for name, one in formats.columns.items():
-        if name in types and one.name in _WATCHED and (one.name != "avro" or formats.registry is not None):
+        if name in types and one.name in REGISTERED and (one.name != "avro" or formats.registry is not None):
             depth = 2 if one.name == "avro" else None
             found += [path for path in _paths(types[name], (name,)) if depth is None or len(path) <= depth]
     return found

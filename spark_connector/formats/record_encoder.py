@@ -21,6 +21,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.json_encoder import JsonEncoder
 from spark_connector.formats.text_encoder import TextEncoder, narrowed, narrowed_type
 from spark_connector.formats.value_encoder import Encoded, ValueEncoder
+from spark_connector.formats.value_format import VALUE_FORMATS
 from spark_connector.formats.write_format import ROLES, ColumnWrite, WriteFormats, WriteMode
 
 _LONGEST_ROW: Final = 300
@@ -177,7 +178,8 @@ def _loaded(name: str, one: ColumnWrite, formats: WriteFormats, topic: str | Non
     fields = [columns.field(column) for column in one.columns]
     kind = pa.struct([field.with_type(narrowed_type(field.type)) for field in fields])
     try:
-        if one.name in {"avro", "protobuf"} or (one.name == "json" and formats.registry is not None):
+        made = VALUE_FORMATS[one.name]
+        if made.opaque or (made.registered and formats.registry is not None):
             one = _registered(name, one, formats, topic, kind)
         column_encoder(one, kind)
     except ConfigError as error:

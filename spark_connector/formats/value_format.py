@@ -9,7 +9,7 @@ import enum
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.errors import ConfigError
 from spark_connector.formats.placeholder import Placeholder
@@ -18,7 +18,36 @@ MOST_LEVELS = 15
 """The largest `recursiveFieldMaxDepth`, as in Spark."""
 MOST_PROTOBUF_LEVELS = 10
 """The largest `recursive.fields.max.depth`, as in Spark."""
-FORMATS = ("binary", "string", "json", "avro", "protobuf", "csv")
+
+
+class ValueFormat(NamedTuple):
+    """What one format of keys and values is like."""
+
+    name: str
+    schema: str = ""
+    """What the option `valueSchema` of a read must say; empty: it has none."""
+    registered: bool = False
+    """Whether a registry may hold its schemas: its values have Confluent's prefix then."""
+    opaque: bool = False
+    """Whether a value cannot be read, or written, without its schema."""
+    written: bool = True
+
+
+_DDL: Final = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_REGISTRY: Final = "or a registry (schema.registry.url)"
+_ALL = (
+    ValueFormat("binary"),
+    ValueFormat("string"),
+    ValueFormat("json", f"{_DDL}; or a JSON Schema, a file with it, {_REGISTRY}", registered=True),
+    ValueFormat("avro", f"an Avro schema, a file, {_REGISTRY}", registered=True, opaque=True),
+    ValueFormat("protobuf", f"a file of protoc --descriptor_set_out, {_REGISTRY}", registered=True, opaque=True),
+    ValueFormat("csv", _DDL, written=False),
+)
+VALUE_FORMATS: Final = {one.name: one for one in _ALL}
+FORMATS: Final = tuple(VALUE_FORMATS)
+WRITE_FORMATS: Final = tuple(one.name for one in _ALL if one.written)
+SCHEMA_FORMATS: Final = tuple(one.name for one in _ALL if one.schema)
+REGISTERED: Final = tuple(one.name for one in _ALL if one.registered)
 FRAME: Final = 5
 """Bytes before the data of a client of a schema registry: a zero byte and the id of the writer's schema."""
 NO_FRAME: Final = "not in the wire format of a schema registry, which begins with a zero byte and the schema's id"

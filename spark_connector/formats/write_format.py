@@ -11,7 +11,6 @@ from typing import Final
 
 from spark_connector.formats.value_format import RegistrySettings, Schema
 
-WRITE_FORMATS: Final = ("binary", "string", "json", "avro", "protobuf")
 ALL_COLUMNS: Final = ("*",)
 """The `columns` of a ColumnWrite before the driver has seen the DataFrame."""
 

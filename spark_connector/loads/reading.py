@@ -12,39 +12,21 @@ from collections.abc import Mapping, Sequence
 from spark_connector.formats.placeholder import DEFAULT as PLACEHOLDER
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER_OPTION
 from spark_connector.formats.placeholder import Placeholder
-from spark_connector.options.option_table import OPTIONS, PROTOBUF_RULES
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.stored_json import mapping, words
 
 _ISOLATION = "kafka.isolation.level"
 DEFAULTS = {_ISOLATION: "read_committed"}
 """Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
 
-_FORMATS = (
-    *("keyFormat", "valueFormat", "keySchema", "valueSchema", "recursiveFieldMaxDepth", "columnNameOfCorruptRecord"),
-    *(
-        PLACEHOLDER_OPTION,
-        "schema.registry.url",
-        "keyMessage",
-        "valueMessage",
-        *(option.name for option in PROTOBUF_RULES),
-    ),
-)
-_NAMES = (_ISOLATION, "where", *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
-_WORDS = (
-    _ISOLATION,
-    "keyFormat",
-    "valueFormat",
-    "mode",
-    *(option.name for option in PROTOBUF_RULES),
-)  # values that ignore case
+_KEPT = {option.name: option for option in OPTIONS if option.kept}
 _UNSET = {
-    "keyFormat": "binary",
-    "valueFormat": "binary",
-    "recursiveFieldMaxDepth": "-1",
-    "mode": "permissive",
-    "sep": ",",
+    **{
+        name: option.default.lower() if option.ignores_case else option.default
+        for name, option in _KEPT.items()
+        if option.default
+    },
     PLACEHOLDER_OPTION: PLACEHOLDER,
-    **{option.name: str(option.default) for option in PROTOBUF_RULES},
 }
 BESIDE = {"dead_letters": "a table"}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
@@ -76,10 +58,11 @@ def reading_of(options: Mapping[str, str]) -> dict[str, str]:
     """
     given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
     kept = {}
-    for name in (*_NAMES, "mode", "sep"):
+    for name in (_ISOLATION, *_KEPT):
         if name.lower() in given:
             value = given[name.lower()]
-            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
+            ignores_case = name == _ISOLATION or _KEPT[name].ignores_case
+            value = value.lower() if ignores_case else _LOGIN.sub(r"\1", value)
             if value != _UNSET.get(name):
                 kept[name] = value
     return kept
@@ -89,14 +72,14 @@ def check_kept(document: object) -> dict[str, str]:
     """The options in a stored record, if they are such as `reading_of` keeps, so no servers and no logins. Raises
     ValueError."""
     found = {name: words(value, name) for name, value in mapping(document, "reading").items()}
-    if unknown := found.keys() - {*_NAMES, "mode", "sep", *BESIDE}:
+    if unknown := found.keys() - {_ISOLATION, *_KEPT, *BESIDE}:
         raise ValueError(f"reading: no load keeps the option '{min(unknown)}'")
     return found
 
 
 def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The options that differ, in words; empty when none does."""
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    differing = [name for name in sorted({*before, *now}) if _value(before, name) != _value(now, name)]
     return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
 
 
@@ -105,6 +88,10 @@ def with_columns(reading: Mapping[str, str], columns: Sequence[str]) -> dict[str
     return {**reading, "columns": ", ".join(columns)} if columns else dict(reading)
 
 
+def _value(options: Mapping[str, str], name: str) -> str:
+    return options.get(name, _UNSET.get(name, "not set"))
+
+
 def _shown(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name, _UNSET.get(name, "not set"))
+    value = _value(options, name)
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from broker.errors import ConfigError
 from broker.storage.url_secrets import without_secrets
-from spark_connector.options.option_table import ARCHIVE_PREFIX, OptionValues
+from spark_connector.options.option_table import ARCHIVE_PREFIX
+from spark_connector.options.option_values import OptionValues
 
-SOURCES = ("broker", "direct", "only")
-_URL, _CLUSTER = "archive.url", "archive.cluster"
 _SECRET = "secret."
 _SECRETS_SHOWN = {"account_key"}
 """Secret storage options in whose names Spark (spark.redaction.regex) finds no secret."""
@@ -34,12 +33,9 @@ class ArchiveOptions:
 
 def parse_archive(values: OptionValues) -> ArchiveOptions | None:
     """None for a read through the brokers. Raises ConfigError, without a value of `archive.option.*`."""
-    source = values.one_of("archive", SOURCES)
-    url, given = values.text(_URL), values.prefixed(ARCHIVE_PREFIX)
+    source = values.word("archive")
+    url, given = values.text("archive.url"), values.prefixed(ARCHIVE_PREFIX)
     if source == "broker":
-        for name in (_URL, _CLUSTER, *(f"{ARCHIVE_PREFIX}{name}" for name in given)):
-            if name in values:
-                raise ConfigError(f"Option '{name}' has no effect without 'archive' to be direct or only")
         return None
     if url == "" or (url is None and source == "only"):
         raise ConfigError(
@@ -49,10 +45,7 @@ def parse_archive(values: OptionValues) -> ArchiveOptions | None:
         )
     if url is not None and without_secrets(url) != url:
         raise ConfigError("Option 'archive.url' holds a login: give it by options 'archive.option.*'")
-    cluster = values.text(_CLUSTER)
-    if cluster is not None and source != "only":
-        raise ConfigError(f"Option '{_CLUSTER}' has no effect without 'archive'=only: the brokers say who they are")
-    return ArchiveOptions(source == "only", url, _storage_options(given), cluster)
+    return ArchiveOptions(source == "only", url, _storage_options(given), values.text("archive.cluster"))
 
 
 def _storage_options(given: Mapping[str, str]) -> dict[str, str]:

@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 
 from broker.errors import ConfigError
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import OptionValues, check_names
+from spark_connector.options.option_table import OPTIONS, check_names
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.read_options import COLUMNS
 
 _OWN = ("history", "catalog", "historycolumn", "historystoragesecrets", "group", "offsetstore")
 _ZOOKEEPER = "offsetstore.zookeeper.connect"
-_BOUNDS = (
-    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-)
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ def parse_history(options: Mapping[str, str]) -> HistoryOptions | None:
     group = values.text("group")
     if not group:
         raise ConfigError("Option 'history' needs option 'group': the group of the loads that fill the table")
-    for name in _BOUNDS:
-        if name in values:
+    for name in (option.name for option in OPTIONS):
+        if name.startswith(("starting", "ending")) and name in values:
             raise ConfigError(
                 f"Option '{name}' cannot be used with 'history': the topics are read from the table's offsets to their "
                 "ends"

@@ -1,21 +1,31 @@
-"""Every option of `format("pykafka")`, declared once: name, meaning, default, and the queries it applies to; and
-`OptionValues`, which turns the text that a user gave into typed values.
+"""Every option of `format("pykafka")`, declared once: name, meaning, default, the queries it applies to, what it needs,
+and whether loads keep it.
 
-read_options.py and write_options.py take names and defaults from here and refuse every other name. The reference tables
-of the documentation are generated from here (`make reference`). Names, defaults and meaning are those of Spark's own
-Kafka source and sink. An option that Spark does not have is marked `(ours)`. Names match in any case, as in Spark. A
-value that cannot be used raises ConfigError, which names the option, the value given and the values allowed.
+read_options.py and write_options.py take all this from here and refuse every other name; option_values.py parses the
+values and refuses options without effect, and loads/reading.py keeps those that decide what a load reads. The reference
+tables of the documentation are made from here (`make reference`). Names, defaults and meaning are those of Spark's own
+Kafka source and sink. An option that Spark does not have is marked `(ours)`. Names match in any case, as in Spark.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
+from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
+from spark_connector.formats.value_format import (
+    FORMATS,
+    MOST_LEVELS,
+    MOST_PROTOBUF_LEVELS,
+    REGISTERED,
+    SCHEMA_FORMATS,
+    ParseMode,
+    ProtobufRules,
+)
 
 KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
@@ -24,14 +34,16 @@ KAFKA_PREFIX = "kafka."
 ARCHIVE_PREFIX = "archive.option."
 """Options with this prefix are storage options for the archive."""
 
+REGISTRY_URL: Final = "schema.registry.url"
+
 Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
 
 
 class Option(NamedTuple):
     """One row: `default` as a user writes it (None: unset); `scope` is batch, stream or both.
 
-    `kind`: the method of OptionValues that parses it into the field of SourceOptions with its name; None for an option
-    that depends on others, whose parser is written out. `least`: the smallest value of a `long`.
+    `kind`: the method of OptionValues that parses it; None for text, and for an option that depends on others, whose
+    parser is written out. `least`, `most`: the bounds of a `long`. `choices`: the words it may be, in any case.
     """
 
     name: str
@@ -40,27 +52,56 @@ class Option(NamedTuple):
     scope: str = "both"
     kind: Kind | None = None
     least: int = 0
+    most: int | None = None
+    choices: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    """Has an effect only if keys or values have one of these formats; the column's own, if its name begins with it."""
+    needs: tuple[str, ...] = ()
+    """Has an effect only if one of these options is set."""
+    being: tuple[str, ...] = ()
+    """What the option that it needs must be: one of these words."""
+    in_stream: str = ""
+    """What a stream is told that has this option for batch queries."""
+    kept: Literal["", "rows", "values"] = ""
+    """Kept by loads, since it decides which records are read (rows) or what they become (values)."""
+    into: str = ""
+    """The field that it is parsed into, where this has a name of its own."""
 
     @property
     def field(self) -> str:
         """`minPartitions` → `min_partitions`, `fetchOffset.numRetries` → `num_retries`."""
         snake = re.sub("([A-Z])", r"_\1", self.name.rpartition(".")[2]).lower()
-        return f"{snake}_ms" if self.kind == "duration_ms" else snake
+        return self.into or (f"{snake}_ms" if self.kind == "duration_ms" else snake)
+
+    @property
+    def ignores_case(self) -> bool:
+        return bool(self.choices or self.kind)
 
 
 SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
-REGISTRY_ACCESS = (
+
+
+def each(rows: Iterable[Option], **shared: Any) -> tuple[Option, ...]:
+    """The rows, with what all of them say."""
+    return tuple(row._replace(**shared) for row in rows)
+
+
+_ACCESS = (
     Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
     Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
     Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
 )
+REGISTRY_ACCESS = each(_ACCESS, formats=REGISTERED, needs=(REGISTRY_URL,))
 
-PROTOBUF_RULES: tuple[Option, ...] = (
+_FROM_PROTOBUF = (
     Option(
         "recursive.fields.max.depth",
         "for protobuf: levels to keep of a message that contains itself, 1 to 10; what lies deeper is left out. -1 and "
         "0 refuse such a message (ours, as in from_protobuf)",
         "-1",
+        kind="long",
+        least=-1,
+        most=MOST_PROTOBUF_LEVELS,
     ),
     Option("enums.as.ints", "for protobuf: enums as numbers, not as names (ours, as in from_protobuf)", "false"),
     Option(
@@ -85,6 +126,142 @@ PROTOBUF_RULES: tuple[Option, ...] = (
         "for protobuf: messages without fields as a struct of one null field; otherwise they are left out (ours, as in "
         "from_protobuf)",
         "false",
+    ),
+)
+PROTOBUF_RULES = tuple(
+    row._replace(kind=row.kind or "boolean", formats=("protobuf",), kept="values", into=field.name)
+    for row, field in zip(_FROM_PROTOBUF, dataclasses.fields(ProtobufRules), strict=True)
+)
+
+_FILTERS = (
+    Option(
+        "where",
+        "read only records that meet this condition: comparisons of `partition`, `offset` (batch), `timestamp` and "
+        "`key` with constants, joined by AND, as in `timestamp >= '2026-11-25T08:00Z' AND key IN ('a', X'cafe')`. It "
+        "holds together with the options `filter…` (ours; docs/how-to/value-formats.md, section Read less)",
+    ),
+    Option(
+        "filterPartitions",
+        'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves out all other '
+        "topics (ours)",
+    ),
+    Option(
+        "filterOffsets",
+        'read only these offsets, both ends included: `100-199`, `100-`, or `{"topicA":{"0":"100-199"}}`, which leaves '
+        "out all other partitions (ours)",
+        scope="batch",
+        in_stream="Option 'filterOffsets' is for batch queries: a stream starts where 'startingOffsets' says and has "
+        "no end",
+    ),
+    Option(
+        "filterTimestampFrom",
+        "milliseconds: read only records with this timestamp or a later one; a batch does not fetch what lies before "
+        "the first such record (ours)",
+    ),
+    Option(
+        "filterTimestampUntil",
+        "milliseconds, exclusive: read only records with an earlier timestamp. All records are fetched, because "
+        "timestamps need not grow, unless `timestampsGrow` says they do (ours)",
+    ),
+    Option(
+        "filterKey",
+        "read only records with this key, or one of several, comma-separated: text, or bytes like `X'cafe'` (ours)",
+    ),
+    Option("filterKeyPrefix", "read only records whose key begins with this: text, or bytes like `X'cafe'` (ours)"),
+    Option(
+        "filterKeyPartitioner",
+        "`murmur2`: read only the partitions in which Java's default partitioner, Spark and pykafka put the keys of "
+        "`filterKey` or `where`. Records are missed if others wrote them elsewhere (librdkafka does, unless its "
+        "`partitioner` is `murmur2_random`), or while the topic had fewer partitions; neither can be seen. Not for "
+        "loads (ours)",
+    ),
+    Option("filterHeader", "read only records with a header of this `name`, or `name=prefix` of its value (ours)"),
+)
+_OF_HISTORY = (
+    Option("catalog", "the catalog of an Iceberg table in `history`, a name of pyiceberg's configuration (ours)"),
+    Option(
+        "historyColumn",
+        "add a boolean column of this name: true for rows of the table in `history`, false for records of the topics "
+        "(ours)",
+    ),
+    Option(
+        "historyStorageSecrets",
+        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
+        "Spark hides it in plans and logs, by its name (ours)",
+    ),
+)
+_FOR_ANY_FORMAT = (
+    Option(
+        "mode",
+        "what happens to a record that cannot be decoded: PERMISSIVE (the column is null as a whole, with its bytes in "
+        "`_corrupt_record`; from_json would keep the fields that fit), DROPMALFORMED or FAILFAST. A load without it "
+        "fails, unless it is said otherwise what becomes of them (ours; docs/how-to/value-formats.md)",
+        "PERMISSIVE",
+        choices=tuple(mode.value for mode in ParseMode),
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        "column for the bytes of bad values in mode PERMISSIVE; for bad keys `_key` is appended (ours)",
+        "_corrupt_record",
+        needs=("mode",),
+        being=("PERMISSIVE",),
+    ),
+    Option(
+        PLACEHOLDER,
+        "Debezium's property of this name: a record that holds the placeholder, in any form that Debezium's connectors "
+        "write, is a bad record. In loads it is `__debezium_unavailable_value`, Debezium's default, if unset; with an "
+        "empty text placeholders are values (ours; docs/how-to/change-data-capture.md)",
+    ),
+)
+_MESSAGES = (
+    Option(
+        "valueMessage",
+        "for protobuf: the message, by its full name, or its short one if no other has it; needed with a file, by "
+        "default the first of a registry's schema (ours)",
+    ),
+    Option("keyMessage", "the same for the column `key` (ours)"),
+)
+_DECODING = (
+    Option(
+        "valueFormat",
+        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; "
+        "docs/how-to/value-formats.md)",
+        "binary",
+        choices=FORMATS,
+    ),
+    Option("keyFormat", "the same for the column `key` (ours)", "binary", choices=FORMATS),
+    Option(
+        "valueSchema",
+        "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
+        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For protobuf: a file of `protoc "
+        "--include_imports --descriptor_set_out`. For avro, json and protobuf also "
+        "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
+        "subject `<topic>-value` (ours)",
+        formats=SCHEMA_FORMATS,
+    ),
+    Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)", formats=SCHEMA_FORMATS),
+    *each(_MESSAGES, formats=("protobuf",)),
+    *PROTOBUF_RULES,
+    Option(
+        "recursiveFieldMaxDepth",
+        "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
+        "refuse such a schema (ours, as in from_avro)",
+        "-1",
+        kind="long",
+        least=-1,
+        most=MOST_LEVELS,
+        formats=("avro",),
+    ),
+    *each(_FOR_ANY_FORMAT, formats=FORMATS),
+    Option(
+        "sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ",", formats=("csv",)
+    ),
+    Option(
+        REGISTRY_URL,
+        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro and "
+        "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
+        "avro and protobuf, json is also read without it (ours)",
+        formats=REGISTERED,
     ),
 )
 
@@ -117,6 +294,8 @@ OPTIONS: tuple[Option, ...] = (
         "startingOffsetsByTimestampStrategy",
         "what to do where no record is at or after the timestamp: error, or latest to start at the end",
         "error",
+        choices=("error", "latest"),
+        needs=("startingTimestamp", "startingOffsetsByTimestamp"),
     ),
     Option(
         "endingOffsets",
@@ -125,14 +304,19 @@ OPTIONS: tuple[Option, ...] = (
         "`failOnDataLoss` false it reads what is there at once and logs a warning",
         "latest",
         "batch",
+        in_stream="ending offset not valid in streaming queries (option 'endingOffsets')",
     ),
     Option(
-        "endingTimestamp", "milliseconds, for all partitions; where no record is at or after it, latest", scope="batch"
+        "endingTimestamp",
+        "milliseconds, for all partitions; where no record is at or after it, latest",
+        scope="batch",
+        in_stream="ending timestamp not valid in streaming queries (option 'endingTimestamp')",
     ),
     Option(
         "endingOffsetsByTimestamp",
         'milliseconds as JSON `{"t":{"0":1700000000000}}` that names all partitions',
         scope="batch",
+        in_stream="ending timestamp not valid in streaming queries (option 'endingOffsetsByTimestamp')",
     ),
     Option(
         "failOnDataLoss",
@@ -160,6 +344,7 @@ OPTIONS: tuple[Option, ...] = (
         "15m",
         "stream",
         kind="duration_ms",
+        needs=("minOffsetsPerTrigger",),
     ),
     Option(
         "maxBytesPerTrigger",
@@ -203,53 +388,15 @@ OPTIONS: tuple[Option, ...] = (
         "columns to return, comma-separated, in this order; other columns are not decoded (ours)",
         "all but headers",
     ),
-    Option(
-        "where",
-        "read only records that meet this condition: comparisons of `partition`, `offset` (batch), `timestamp` and "
-        "`key` with constants, joined by AND, as in `timestamp >= '2026-11-25T08:00Z' AND key IN ('a', X'cafe')`. It "
-        "holds together with the options `filter…` (ours; docs/how-to/value-formats.md, section Read less)",
-    ),
-    Option(
-        "filterPartitions",
-        'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves out all other '
-        "topics (ours)",
-    ),
-    Option(
-        "filterOffsets",
-        'read only these offsets, both ends included: `100-199`, `100-`, or `{"topicA":{"0":"100-199"}}`, which leaves '
-        "out all other partitions (ours)",
-        scope="batch",
-    ),
-    Option(
-        "filterTimestampFrom",
-        "milliseconds: read only records with this timestamp or a later one; a batch does not fetch what lies before "
-        "the first such record (ours)",
-    ),
-    Option(
-        "filterTimestampUntil",
-        "milliseconds, exclusive: read only records with an earlier timestamp. All records are fetched, because "
-        "timestamps need not grow, unless `timestampsGrow` says they do (ours)",
-    ),
+    *each(_FILTERS, kept="rows"),
     Option(
         "timestampsGrow",
         "true: no record has an earlier timestamp than one before it in its partition, so that a batch ends at the "
         "first record that is too late for `where` or `filterTimestampUntil`; false: it reads on (ours)",
         "false",
         "batch",
+        in_stream="Option 'timestampsGrow' is for batch queries: it sets where they end, and a stream has no end",
     ),
-    Option(
-        "filterKey",
-        "read only records with this key, or one of several, comma-separated: text, or bytes like `X'cafe'` (ours)",
-    ),
-    Option("filterKeyPrefix", "read only records whose key begins with this: text, or bytes like `X'cafe'` (ours)"),
-    Option(
-        "filterKeyPartitioner",
-        "`murmur2`: read only the partitions in which Java's default partitioner, Spark and pykafka put the keys of "
-        "`filterKey` or `where`. Records are missed if others wrote them elsewhere (librdkafka does, unless its "
-        "`partitioner` is `murmur2_random`), or while the topic had fewer partitions; neither can be seen. Not for "
-        "loads (ours)",
-    ),
-    Option("filterHeader", "read only records with a header of this `name`, or `name=prefix` of its value (ours)"),
     Option(
         "pushDown",
         "true is refused: PySpark 4.3 would return wrong rows (docs/decisions.md); use `where`, `filter…` (ours)",
@@ -279,8 +426,13 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "offsetStore.path",
         "directory of the store `files`, any fsspec URL; it keeps the newest 100 commits of a group (ours)",
+        needs=("offsetStore",),
     ),
-    Option("offsetStore.zookeeper.connect", "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)"),
+    Option(
+        "offsetStore.zookeeper.connect",
+        "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)",
+        needs=("offsetStore",),
+    ),
     Option(
         "group", "name under which the offset store keeps the offsets; with `history`, the group of the loads (ours)"
     ),
@@ -290,21 +442,28 @@ OPTIONS: tuple[Option, ...] = (
         "brokers; only, what is archived from the store, without any broker. The store asks for no ACLs, and wants "
         "credentials of the reader's own (ours; docs/how-to/archive.md)",
         "broker",
+        choices=("broker", "direct", "only"),
     ),
     Option(
         "archive.url",
         "where the archive is: `s3://…`, `hdfs://…`, `file:///…`, as the brokers' `archive.url`, from which `direct` "
         "takes it by default (ours)",
+        needs=("archive",),
+        being=("direct", "only"),
     ),
     Option(
         "archive.cluster",
         "id of the cluster whose archive `only` reads; needed where several there have a topic of the name (ours)",
+        needs=("archive",),
+        being=("only",),
     ),
     Option(
         "archive.option.*",
         "storage options for the archive, each by the name that fsspec's users know: `archive.option.endpoint_url`. "
         "What is not given comes from the environment of driver and executors. `archive.option.secret.NAME` is the "
         "same, by a name that Spark hides in plans (ours)",
+        needs=("archive",),
+        being=("direct", "only"),
     ),
     Option(
         "history",
@@ -312,71 +471,12 @@ OPTIONS: tuple[Option, ...] = (
         "into parquet files. The read returns the table's rows at one moment, and the topics' records after that "
         "moment's offsets: each record once (ours; docs/how-to/history-and-tail.md)",
     ),
-    Option("catalog", "the catalog of an Iceberg table in `history`, a name of pyiceberg's configuration (ours)"),
+    *each(_OF_HISTORY, needs=("history",)),
+    *each(_DECODING, kept="values"),
     Option(
-        "historyColumn",
-        "add a boolean column of this name: true for rows of the table in `history`, false for records of the topics "
-        "(ours)",
-    ),
-    Option(
-        "historyStorageSecrets",
-        "storage options for the table in `history`, as a JSON object of texts; what the environment says by default. "
-        "Spark hides it in plans and logs, by its name (ours)",
-    ),
-    Option(
-        "valueFormat",
-        "binary, string, json, avro, protobuf or csv: what the column `value` is decoded to (ours; "
-        "docs/how-to/value-formats.md)",
-        "binary",
-    ),
-    Option("keyFormat", "the same for the column `key` (ours)", "binary"),
-    Option(
-        "valueSchema",
-        "for json and csv: a schema as Spark's DDL or JSON, for json also a JSON Schema; for avro: an Avro schema; or "
-        "a file that holds it, any fsspec URL (`.ddl`, `.json`, `.avsc`). For protobuf: a file of `protoc "
-        "--include_imports --descriptor_set_out`. For avro, json and protobuf also "
-        "`http(s)://registry/subjects/NAME/versions/latest`; if unset and `schema.registry.url` is set: the latest of "
-        "subject `<topic>-value` (ours)",
-    ),
-    Option("keySchema", "the same for the column `key`, subject `<topic>-key` (ours)"),
-    Option(
-        "valueMessage",
-        "for protobuf: the message, by its full name, or its short one if no other has it; needed with a file, by "
-        "default the first of a registry's schema (ours)",
-    ),
-    Option("keyMessage", "the same for the column `key` (ours)"),
-    *PROTOBUF_RULES,
-    Option(
-        "recursiveFieldMaxDepth",
-        "for avro: levels to keep of a record that contains itself, 1 to 15; what lies deeper is left out. -1 and 0 "
-        "refuse such a schema (ours, as in from_avro)",
-        "-1",
-    ),
-    Option(
-        "mode",
-        "what happens to a record that cannot be decoded: PERMISSIVE (the column is null as a whole, with its bytes in "
-        "`_corrupt_record`; from_json would keep the fields that fit), DROPMALFORMED or FAILFAST. A load without it "
-        "fails, unless it is said otherwise what becomes of them (ours; docs/how-to/value-formats.md)",
-        "PERMISSIVE",
-    ),
-    Option(
-        "columnNameOfCorruptRecord",
-        "column for the bytes of bad values in mode PERMISSIVE; for bad keys `_key` is appended (ours)",
-        "_corrupt_record",
-    ),
-    Option(
-        "unavailable.value.placeholder",
-        "Debezium's property of this name: a record that holds the placeholder, in any form that Debezium's connectors "
-        "write, is a bad record. In loads it is `__debezium_unavailable_value`, Debezium's default, if unset; with an "
-        "empty text placeholders are values (ours; docs/how-to/change-data-capture.md)",
-    ),
-    Option("badRecordsTopic", "topic that bad records are also written to, at least once; it must exist (ours)"),
-    Option("sep", "separator of csv fields; a tab is written as backslash t (ours, as in from_csv)", ","),
-    Option(
-        "schema.registry.url",
-        "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; avro and "
-        "protobuf are then in Confluent's wire format, and so is json, with the id of a JSON schema (JSON_SR); beside "
-        "avro and protobuf, json is also read without it (ours)",
+        "badRecordsTopic",
+        "topic that bad records are also written to, at least once; it must exist (ours)",
+        formats=FORMATS,
     ),
     *REGISTRY_ACCESS,
 )
@@ -417,124 +517,3 @@ def _hint(lower: str, known: Mapping[str, str]) -> str:
     if f"{KAFKA_PREFIX}{lower}" in known or "." in lower:
         return f"Options of the Kafka client begin with '{KAFKA_PREFIX}': '{KAFKA_PREFIX}{lower}'?"
     return f"Options are: {', '.join(known.values())}, and '{KAFKA_PREFIX}*' for the client."
-
-
-_MAX_LONG = 2**63 - 1
-_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
-_SIZE = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?", re.ASCII)
-_UNIT_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class OptionValues:
-    """The user's options by lower-case name, without blanks around the values; `declared` has their defaults."""
-
-    def __init__(self, options: Mapping[str, str], declared: Iterable[Option] = OPTIONS) -> None:
-        self._values = {name.lower(): str(value).strip() for name, value in options.items()}
-        self._declared = declared
-
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._values
-
-    def text(self, name: str) -> str | None:
-        """The value; None when the option is not set."""
-        return self._values.get(name.lower())
-
-    def prefixed(self, prefix: str) -> dict[str, str]:
-        """The options whose names begin with `prefix`, by the rest of their names, in lower case."""
-        return {name[len(prefix) :]: value for name, value in self._values.items() if name.startswith(prefix)}
-
-    def plain(self, declared: Iterable[Option]) -> dict[str, Any]:
-        """The options whose kind is declared, by the name of their field."""
-        found = {}
-        for option in declared:
-            if option.kind is not None:
-                bound = {"least": option.least} if option.kind == "long" else {}
-                found[option.field] = getattr(self, option.kind)(option.name, **bound)
-        return found
-
-    def boolean(self, name: str) -> bool:
-        """`true` or `false` in any case; the table's default when unset."""
-        value = self._or_default(name)
-        if value.lower() not in {"true", "false"}:
-            raise ConfigError(f"Option '{name}' must be true or false, not '{value}'")
-        return value.lower() == "true"
-
-    def long(self, name: str, *, least: int) -> int:
-        """An integer ≥ `least`; the table's default when unset."""
-        return _parse_long(name, self._or_default(name), least)
-
-    def optional_long(self, name: str, *, least: int = 1) -> int | None:
-        """An integer ≥ `least`; None when unset."""
-        return self.long(name, least=least) if name in self else None
-
-    def bytes(self, name: str, *, least: int = 0) -> int:
-        """A size ≥ `least` in Spark's notation (`500k`, `64m`, `1g`: powers of 1024; bare: bytes), or the default."""
-        value = self._or_default(name)
-        match = _SIZE.fullmatch(value.lower())
-        if match is None:
-            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
-        return _parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), least)
-
-    def optional_bytes(self, name: str) -> int | None:
-        """A size > 0 in the same notation; None when unset."""
-        return self.bytes(name, least=1) if name in self else None
-
-    def duration_ms(self, name: str) -> int:
-        """A duration in Spark's notation (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
-        value = self._or_default(name)
-        match = _DURATION.fullmatch(value.lower())
-        if match is None or match[2] not in _UNIT_MS:
-            raise ConfigError(f"Option '{name}' must be a time like 500ms, 10s, 15m or 2h, not '{value}'")
-        return int(int(match[1]) * _UNIT_MS[match[2]])
-
-    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of `choices`, given in any case, returned in lower case; the table's default when unset."""
-        value = self._or_default(name)
-        if value.lower() not in choices:
-            raise ConfigError(f"Option '{name}' must be {' or '.join(choices)}, not '{value}'")
-        return value.lower()
-
-    def client_settings(
-        self, role: str, ours: Mapping[str, str], rejected: Mapping[str, str]
-    ) -> tuple[ClientSettings, frozenset[str]]:
-        """The settings of the Kafka client, and the names of the properties that the user set (`kafka.*`).
-
-        The user's properties win over `ours`. `rejected` maps properties that must not be set to the reason. `role`
-        (consumer or producer) is used in messages. Equal options give equal, hashable settings.
-        """
-        properties = self.prefixed(KAFKA_PREFIX)
-        for name, why in rejected.items():
-            if name in properties:
-                raise ConfigError(f"Kafka option '{name}' {why}")
-        if not {**ours, **properties}.get("bootstrap.servers"):
-            raise ConfigError(
-                f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {role}, "
-                "e.g. 'localhost:9092'"
-            )
-        try:
-            return ClientSettings.from_properties({**ours, **properties}), frozenset(properties)
-        except ConfigError as error:
-            raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
-
-    def store_options(self) -> dict[str, str]:
-        """The options that `offset_store.base.open_store` needs."""
-        return {n: v for n, v in self._values.items() if n.startswith((KAFKA_PREFIX, "offsetstore"))}
-
-    def _or_default(self, name: str) -> str:
-        """The default must be the same in batch and stream."""
-        value = self.text(name)
-        if value is None:
-            value = next(option.default for option in self._declared if option.name == name)
-        assert value is not None
-        return value
-
-
-def _parse_long(name: str, value: str, least: int) -> int:
-    if not re.fullmatch(r"[+-]?\d{1,40}", value, re.ASCII):
-        raise ConfigError(f"Option '{name}' must be a whole number, not '{value}'")
-    number = int(value)
-    if least > 0 and number <= 0:
-        raise ConfigError(f"Option '{name}' must be positive, not {number}")
-    if not least <= number <= _MAX_LONG:
-        raise ConfigError(f"Option '{name}' must be at least {least} and fit in 64 bits, not {number}")
-    return number

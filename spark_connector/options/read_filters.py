@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.key_hash import partition_of_key
-from spark_connector.options.option_table import OptionValues
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.selection import parse_nested, where_of
-from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, Where, parse_bytes, parse_intervals
+from spark_connector.options.value_sets import LOWEST, NO_END, Intervals, KeySet, parse_bytes, parse_intervals
 
 _OFFSETS_EXAMPLE = '100-199 or per partition {"topicA":{"0":"100-199","1":"0-9,50-"}}'
 _PARTITIONER = "filterKeyPartitioner"
-_GROW = "timestampsGrow"
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,10 @@ class ReadFilters:
 def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
     """Raises ConfigError."""
     where = where_of(values)
-    grow = values.boolean(_GROW)
-    if stream:
-        _refuse_batch_only(values, where)
+    if stream and where.offsets is not None:
+        raise ConfigError(
+            "Option 'where': offset is for batch queries: a stream starts where 'startingOffsets' says and has no end"
+        )
     first, until = (values.optional_long(f"filterTimestamp{which}", least=0) for which in ("From", "Until"))
     if first is not None and until is not None and first >= until:
         raise ConfigError(
@@ -99,7 +99,7 @@ def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
         keys,
         _header(values),
         by_key=_by_key(values, keys),
-        timestamps_grow=grow,
+        timestamps_grow=values.boolean("timestampsGrow"),
         of_stream=stream,
     )
 
@@ -112,16 +112,6 @@ def refuse_push_down(values: OptionValues) -> None:
             "DataFrame, which then silently misses rows, so filters are never pushed down. Use the options columns, "
             "where and filter… instead"
         )
-
-
-def _refuse_batch_only(values: OptionValues, where: Where) -> None:
-    refused = "filterOffsets" in values and "'filterOffsets'", where.offsets is not None and "'where': offset"
-    for name in filter(None, refused):
-        raise ConfigError(
-            f"Option {name} is for batch queries: a stream starts where 'startingOffsets' says and has no end"
-        )
-    if _GROW in values:
-        raise ConfigError(f"Option '{_GROW}' is for batch queries: it sets where they end, and a stream has no end")
 
 
 def _offsets(text: str | None, where: Intervals | None) -> Intervals | Mapping[TopicPartition, Intervals] | None:

@@ -30,22 +30,26 @@ from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.placeholder import Placeholder
 from spark_connector.formats.value_format import (
     BINARY,
-    FORMATS,
-    MOST_LEVELS,
-    PLAIN_RULES,
+    VALUE_FORMATS,
     ColumnFormat,
     ParseMode,
+    ProtobufRules,
     ReadFormats,
-    RegistrySettings,
     SchemaFile,
     SchemaSubject,
 )
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.archive_options import ArchiveOptions, parse_archive
-from spark_connector.options.option_table import OPTIONS, OptionValues, check_names, did_you_mean
-from spark_connector.options.protobuf_options import NEEDS, PROTOBUF_OPTIONS, SCHEMA, parse_protobuf_rules
+from spark_connector.options.option_table import (
+    OPTIONS,
+    PROTOBUF_RULES,
+    REGISTRY_URL,
+    check_names,
+    did_you_mean,
+)
+from spark_connector.options.option_values import OptionValues, check_rows
 from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
-from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
+from spark_connector.options.registry_options import refuse_login, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
@@ -70,19 +74,6 @@ _FETCH_BYTES = 4 << 20  # the input of one decode; the column decoder is fastest
 _NO_BROKER = "no-broker.invalid:9092"
 """In place of addresses where only the archive is read. No such name can exist."""
 
-_STREAM_REFUSES = {
-    "endingOffsets": "ending offset not valid in streaming queries",
-    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
-    "endingTimestamp": "ending timestamp not valid in streaming queries",
-}
-_NEEDS_ONE_OF = {
-    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
-    "offsetStore.path": ("offsetStore",),
-    "offsetStore.zookeeper.connect": ("offsetStore",),
-    "catalog": ("history",),
-    "historyColumn": ("history",),
-    "historyStorageSecrets": ("history",),
-}
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
     "to specify where to start. A stream keeps its offsets in its checkpoint; 'startingOffsets' only applies when a "
@@ -160,12 +151,11 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     selection = parse_selection(values)
     refuse_push_down(values)
     starting, ending = _limits(values, mode)
-    if mode is Mode.STREAM:
-        for name, why in _STREAM_REFUSES.items():
-            if name in values:
-                raise ConfigError(f"{why} (option '{name}')")
+    formats = {name: values.word(f"{name}Format") for name in ("key", "value")}
+    formats = {name: one for name, one in formats.items() if one != BINARY.name}
+    check_rows(values, OPTIONS, mode.value, formats)
     offset_store, group = _store(values, starting)
-    plain = values.plain(OPTIONS)
+    plain = values.plain(option for option in OPTIONS if not option.formats)
     minimum, maximum = plain["min_offsets_per_trigger"], plain["max_offsets_per_trigger"]
     if minimum is not None and maximum is not None and minimum > maximum:
         raise ConfigError(
@@ -173,7 +163,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         )
     if (most_bytes := plain["max_bytes_per_partition"]) is not None:
         plain["min_bytes_per_partition"] = min(plain["min_bytes_per_partition"], most_bytes)
-    _check_effects(values, mode, from_committed=starting is Position.COMMITTED)
+    _warn_of_no_effect(values, mode, from_committed=starting is Position.COMMITTED)
     columns = parse_columns(values)
     client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
     ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
@@ -187,7 +177,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         ending=ending,
         columns=columns,
         filters=parse_filters(values, stream=mode is Mode.STREAM),
-        formats=parse_formats(values, columns, selection),
+        formats=parse_formats(values, formats, columns, selection),
         client=client,
         offset_store=offset_store,
         store_options=values.store_options(),
@@ -202,13 +192,8 @@ def _asks_brokers(values: OptionValues, offset_store: str | None) -> bool:
     return offset_store == "group" or "badRecordsTopic" in values
 
 
-def _check_effects(values: OptionValues, mode: Mode, *, from_committed: bool) -> None:
-    """Raise ConfigError, or log a warning, for options that are valid but have no effect."""
-    for name, needed in _NEEDS_ONE_OF.items():
-        if name in values and not any(one in values for one in needed):
-            raise ConfigError(f"Option '{name}' has no effect without {' or '.join(map(repr, needed))}")
-    if mode is Mode.STREAM and "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
-        raise ConfigError("Option 'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger', which it limits")
+def _warn_of_no_effect(values: OptionValues, mode: Mode, *, from_committed: bool) -> None:
+    """For options that the other kind of query would use."""
     if mode is Mode.BATCH:
         for option in OPTIONS:
             if option.scope == "stream" and option.name in values:
@@ -233,8 +218,7 @@ def _limits(values: OptionValues, mode: Mode) -> tuple[OffsetRangeLimit, OffsetR
 
 def _limit(values: OptionValues, which: str, unset: Position) -> OffsetRangeLimit:
     """In Spark's precedence: one timestamp, timestamps per partition, offsets."""
-    strategy = values.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
-    latest_if_none = which == "ending" or strategy == "latest"
+    latest_if_none = which == "ending" or values.word("startingOffsetsByTimestampStrategy") == "latest"
     if (timestamp := values.optional_long(f"{which}Timestamp", least=0)) is not None:
         return Timestamps(timestamp, latest_if_none)
     name = f"{which}OffsetsByTimestamp"
@@ -283,17 +267,6 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 """Every column of Spark's own Kafka source, in its order; headers only with includeHeaders."""
 
 _BY_NAME = {name.lower(): name for name in COLUMNS}
-_LEVELS = "recursiveFieldMaxDepth"
-_EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
-_NEEDS = {
-    "csv": _EXAMPLE,
-    "json": f"{_EXAMPLE}; or a JSON Schema, a file with it, or a registry (schema.registry.url)",
-    "avro": "an Avro schema, a file, or a registry (schema.registry.url)",
-    "protobuf": SCHEMA,
-}
-_REGISTERED = ("avro", "json", "protobuf")
-"""Formats whose schemas a registry holds."""
-_FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic", PLACEHOLDER)
 
 
 def parse_columns(values: OptionValues) -> tuple[str, ...]:
@@ -325,36 +298,25 @@ def _known_column(name: str) -> str:
     raise ConfigError(f"Option 'columns': unknown column '{name}'. {hint}")
 
 
-def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selection) -> ReadFormats:
+def parse_formats(
+    values: OptionValues, names: Mapping[str, str], columns: Sequence[str], selection: Selection
+) -> ReadFormats:
+    """`names`: the formats of `key` and `value`, where they are decoded."""
     registries: list[str] = []
-    key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
-    if key == value == BINARY:
-        refuse_options(
-            values,
-            (*_FOR_ANY_FORMAT, "sep", _LEVELS, *PROTOBUF_OPTIONS, URL, *ACCESS),
-            "needs 'valueFormat' or 'keyFormat'",
-        )
+    made = {column: _format(values, column, name, columns, registries) for column, name in names.items()}
+    if not made:
         return ReadFormats()
-    if "csv" not in {key.name, value.name}:
-        refuse_options(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
-    if "protobuf" not in {key.name, value.name}:
-        refuse_options(values, PROTOBUF_OPTIONS, NEEDS)
-    mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
-    if mode is not ParseMode.PERMISSIVE:
-        refuse_options(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
-    registry = _registry(values, {key.name, value.name}, registries)
-    if {"avro", "protobuf"} & {key.name, value.name}:
+    if any(VALUE_FORMATS[name].opaque for name in names.values()):
         # The registry may be there for these alone, so JSON beside them is read with and without a prefix.
-        key, value = (replace(one, is_plain_too=True) if one.name == "json" else one for one in (key, value))
-    if "avro" not in {key.name, value.name}:
-        refuse_options(values, (_LEVELS,), "needs 'valueFormat' or 'keyFormat' to be avro")
+        made = {name: replace(one, is_plain_too=one.name == "json") for name, one in made.items()}
+    mode = ParseMode(values.word("mode"))
     formats = ReadFormats(
-        key,
-        value,
+        made.get("key", BINARY),
+        made.get("value", BINARY),
         mode,
         values.text("columnNameOfCorruptRecord") or "_corrupt_record",
         _bad_records_topic(values, mode, selection),
-        registry,
+        registry_settings(values, registries),
         Placeholder.parse(values.text(PLACEHOLDER) or ""),
     )
     for name in formats.corrupt_columns.values():
@@ -373,26 +335,26 @@ def subscribed_topics(selection: Selection) -> tuple[str, ...] | None:
     return None
 
 
-def _format(values: OptionValues, column: str, columns: Sequence[str], registries: list[str]) -> ColumnFormat:
+def _format(
+    values: OptionValues, column: str, name: str, columns: Sequence[str], registries: list[str]
+) -> ColumnFormat:
     """The format of `column`. If its schema is in a registry, appends the registry's address to `registries`."""
-    name = values.one_of(f"{column}Format", FORMATS)
-    option = f"{column}Schema"
-    text = values.text(option)
-    if name != "binary" and column not in columns:
+    if column not in columns:
         raise ConfigError(f"Option '{column}Format' has no effect: option 'columns' leaves out {column}")
-    if name in {"binary", "string"}:
-        if text is not None:
-            raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
-        return ColumnFormat(name)
-    message = values.text(f"{column}Message")
-    if name != "protobuf" and message is not None:
-        raise ConfigError(f"Option '{column}Message' has no effect: it needs '{column}Format' to be protobuf")
-    if not text and (name not in _REGISTERED or URL not in values):
-        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {_NEEDS[name]}")
-    levels, separator = _levels(values), _separator(values)
-    rules = parse_protobuf_rules(values) if name == "protobuf" else PLAIN_RULES
+    format, option = VALUE_FORMATS[name], f"{column}Schema"
+    text = values.text(option)
+    if not text and format.schema and not (format.registered and REGISTRY_URL in values):
+        raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {format.schema}")
+    made = ColumnFormat(name)
+    if name == "csv":
+        made = replace(made, separator=_separator(values))
+    elif name == "avro":
+        made = replace(made, most_levels=values.long("recursiveFieldMaxDepth"))
+    elif name == "protobuf":
+        rules = ProtobufRules(**values.plain(PROTOBUF_RULES))
+        made = replace(made, message=values.text(f"{column}Message"), rules=rules)
     if not text:
-        return ColumnFormat(name, SchemaSubject(), most_levels=levels, message=message, rules=rules)
+        return replace(made, schema=SchemaSubject() if format.schema else None)
     refuse_login(option, text)
     # These imports load fastavro, fsspec and an HTTP client, which reads without formats do not need.
     from spark_connector.formats.record_decoder import column_decoder
@@ -400,28 +362,20 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], registrie
 
     try:
         if (found := parse_registry_url(text)) is not None:
-            if name not in _REGISTERED:
-                raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
+            if not format.registered:
+                raise ConfigError(f"schemas of format {name} cannot come from a registry: {format.schema}")
             registries.append(found[0])
-            return ColumnFormat(name, found[1], most_levels=levels, message=message, rules=rules)
+            return replace(made, schema=found[1])
         if name == "protobuf":
-            if not message:
+            if not made.message:
                 raise ConfigError(f"a file needs option '{column}Message': which of its messages the {column} is")
-            return ColumnFormat(name, SchemaFile(text), message=message, rules=rules)
-        schema = parse_schema_text(text, avro=name == "avro")
-        made = ColumnFormat(name, schema, separator, levels)
+            return replace(made, schema=SchemaFile(text))
+        made = replace(made, schema=parse_schema_text(text, avro=name == "avro"))
         if not isinstance(made.schema, SchemaFile):
             column_decoder(made)
     except ConfigError as error:
         raise ConfigError(f"Option '{option}': {error}") from None
     return made
-
-
-def _levels(values: OptionValues) -> int:
-    levels = values.long(_LEVELS, least=-1)
-    if levels > MOST_LEVELS:
-        raise ConfigError(f"Option '{_LEVELS}' should not be greater than {MOST_LEVELS}, it is {levels}")
-    return levels
 
 
 def _separator(values: OptionValues) -> str:
@@ -444,10 +398,3 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
     if not topic or is_read:
         raise ConfigError(f"Option 'badRecordsTopic' must name a topic that is not itself read, not '{topic}'")
     return topic
-
-
-def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
-    if not formats & set(_REGISTERED):
-        refuse_options(values, (URL, *ACCESS), "needs 'valueFormat' or 'keyFormat' to be avro, protobuf or json")
-        return None
-    return registry_settings(values, registries)

@@ -1,4 +1,4 @@
-"""The options `schema.registry.*` of a read or write, and the refusals that options of formats share.
+"""The options `schema.registry.*` of a read or write.
 
 Used by read_options.py and typed_write_options.py. Raises ConfigError.
 """
@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import RegistrySettings, registry_address
-from spark_connector.options.option_table import OptionValues
+from spark_connector.options.option_table import REGISTRY_ACCESS, REGISTRY_URL
+from spark_connector.options.option_values import OptionValues
 
-URL = "schema.registry.url"
-_USER_INFO = "schema.registry.basic.auth.user.info"
-_TOKEN = "schema.registry.bearer.auth.token"
-_CA = "schema.registry.ssl.ca.location"
-ACCESS = (_USER_INFO, _TOKEN, _CA)
-"""The options that say how to speak to a registry; they need one."""
+URL = REGISTRY_URL
+ACCESS = tuple(option.name for option in REGISTRY_ACCESS)
+_USER_INFO, _TOKEN, _CA = ACCESS
 
 _LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 
@@ -35,7 +33,6 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
         user_infos |= {user_info} - {None}
         with_login += [address] if user_info else []
     if not urls:
-        refuse_options(values, ACCESS, f"needs '{URL}'")
         return None
     others = {registry_address(url)[0] for url in registries} - set(urls)
     if others or (len(urls) > 1 and not given):
@@ -58,10 +55,3 @@ def refuse_login(option: str, text: str) -> None:
             f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
             f"For a schema registry set '{URL}' to http(s)://user:password@host:port, which plans hide"
         )
-
-
-def refuse_options(values: OptionValues, names: Sequence[str], why: str) -> None:
-    """Raise for the first of `names` that is set."""
-    for name in names:
-        if name in values:
-            raise ConfigError(f"Option '{name}' has no effect: it {why}")

@@ -23,7 +23,7 @@ from broker.patterns.java import JavaPattern, UnsupportedPattern
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import Offsets
-from spark_connector.options.option_table import OptionValues
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.value_sets import Intervals, Where, parse_intervals
 
 _STRATEGIES = ("subscribe", "subscribePattern", "assign")

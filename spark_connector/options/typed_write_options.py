@@ -9,69 +9,63 @@ from __future__ import annotations
 import re
 
 from broker.errors import ConfigError
-from spark_connector.formats.value_format import Schema, SchemaFile, SchemaSubject
+from spark_connector.formats.value_format import (
+    REGISTERED,
+    VALUE_FORMATS,
+    WRITE_FORMATS,
+    Schema,
+    SchemaFile,
+    SchemaSubject,
+)
 from spark_connector.formats.write_format import (
     ALL_COLUMNS,
     TO_JSON,
-    WRITE_FORMATS,
     ColumnWrite,
     JsonText,
     SubjectStrategy,
     WriteFormats,
     WriteMode,
 )
-from spark_connector.options.option_table import OptionValues
-from spark_connector.options.registry_options import ACCESS, URL, refuse_login, refuse_options, registry_settings
+from spark_connector.options.option_values import OptionValues, check_rows, is_http
+from spark_connector.options.registry_options import URL, refuse_login, registry_settings
+from spark_connector.options.write_option_table import WRITE_OPTIONS
 
-_WITH_SCHEMA = ("avro", "protobuf")
-_JSON = ("ignoreNullFields", "timestampFormat", "timestampNTZFormat", "dateFormat")
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]+))\s*(?:,|\Z)")
 
 
-def parse_write_formats(values: OptionValues, topic: str | None) -> WriteFormats:
-    """`topic`: of all rows, if the options name it."""
+def parse_write_formats(values: OptionValues, topic: str | None, scope: str) -> WriteFormats:
+    """`topic`: of all rows, if the options name it; `scope`: batch or stream."""
+    columns = {name: _columns(values, f"{name}Columns") for name in ("key", "value")}
+    names = {name: _format(values, name, columns[name]) for name in columns}
+    encoded = {name: one for name, one in names.items() if one != "binary" or columns[name]}
+    check_rows(values, WRITE_OPTIONS, scope, encoded)
     registries: list[str] = []
-    key, value = (_column_write(values, name, registries) for name in ("key", "value"))
-    made = {"'keyFormat' or 'valueFormat'": {key.name, value.name}}
-    _refuse_without(values, _JSON, made, ("json",))
-    _refuse_without(values, (URL, *ACCESS), made, ("json", *_WITH_SCHEMA))
-    _refuse_without(values, ("autoRegister",), made, ("json", *_WITH_SCHEMA))
-    if values.boolean("autoRegister") and not any(_may_register(one) for one in (key, value)):
+    key, value = (_column_write(values, name, one, columns[name], registries) for name, one in names.items())
+    if values.boolean("autoRegister") and not any(map(_may_register, (key, value))):
         raise ConfigError(
             "Option 'autoRegister' has no effect beside the id of a schema or its address in the registry: that one is "
             "registered"
         )
-    mode, bad_rows_topic = _mode(values, topic)
-    formats = WriteFormats(key, value, mode, bad_rows_topic, registry_settings(values, registries))
-    if not formats.columns:
-        refuse_options(values, ("mode", "badRowsTopic"), "needs 'valueFormat' or 'keyFormat'")
-    if formats.registry is None:
-        needy = (*(f"{name}{what}" for name in ("key", "value") for what in ("SchemaId", "SubjectStrategy")),)
-        refuse_options(values, (*needy, "autoRegister"), f"needs '{URL}'")
-    return formats
+    return WriteFormats(key, value, *_mode(values, topic), registry_settings(values, registries))
 
 
 def _may_register(one: ColumnWrite) -> bool:
     """Whether the schema of a column can be new to the registry."""
-    return one.name in {"json", *_WITH_SCHEMA} and one.schema_id is None and not isinstance(one.schema, SchemaSubject)
+    return one.name in REGISTERED and one.schema_id is None and not isinstance(one.schema, SchemaSubject)
 
 
-def _column_write(values: OptionValues, column: str, registries: list[str]) -> ColumnWrite:
+def _format(values: OptionValues, column: str, columns: tuple[str, ...]) -> str:
+    if f"{column}Format" in values:
+        return values.word(f"{column}Format")
+    return "binary" if column == "value" or not columns else "string" if len(columns) == 1 else "json"
+
+
+def _column_write(
+    values: OptionValues, column: str, name: str, columns: tuple[str, ...], registries: list[str]
+) -> ColumnWrite:
     """How `column`, key or value, is made. If its schema is in a registry, appends the address to `registries`."""
-    columns = _columns(values, f"{column}Columns")
     if column == "key" and columns == ALL_COLUMNS:
         raise ConfigError("Option 'keyColumns' must name the columns of the key, not '*'")
-    if f"{column}Format" in values:
-        name = values.one_of(f"{column}Format", WRITE_FORMATS)
-    elif column == "key" and columns:
-        name = "string" if len(columns) == 1 else "json"
-    else:
-        name = "binary"
-        refuse_options(values, (f"{column}Columns",), f"needs '{column}Format'")
-    made = {f"'{column}Format'": {name}}
-    _refuse_without(values, (f"{column}Schema",), made, ("json", *_WITH_SCHEMA))
-    _refuse_without(values, (f"{column}SchemaId", f"{column}SubjectStrategy"), made, ("json", *_WITH_SCHEMA))
-    _refuse_without(values, (f"{column}Message",), made, ("protobuf",))
     if not columns and column == "key" and name != "binary":
         raise ConfigError(f"Option 'keyFormat'={name} needs option 'keyColumns': the columns that make the key")
     if name == "binary" and columns == ALL_COLUMNS:
@@ -79,7 +73,7 @@ def _column_write(values: OptionValues, column: str, registries: list[str]) -> C
             f"Option 'valueFormat'=binary takes one column: name it in 'valueColumns', or set 'valueFormat' to one of "
             f"{', '.join(WRITE_FORMATS[1:])}"
         )
-    if name in {"binary", "string"} and len(columns) > 1:
+    if not VALUE_FORMATS[name].schema and len(columns) > 1:
         raise ConfigError(
             f"Option '{column}Format'={name} takes one column, but '{column}Columns' names {len(columns)}: "
             f"{', '.join(columns)}. Set '{column}Format' to json, avro or protobuf"
@@ -89,16 +83,18 @@ def _column_write(values: OptionValues, column: str, registries: list[str]) -> C
         ("Schema", isinstance(schema, SchemaSubject)),
         ("SchemaId", f"{column}SchemaId" in values),
     ):
-        if names_schema:
-            why = f"chooses a subject, but '{column}{option}' names the schema in the registry"
-            refuse_options(values, (f"{column}SubjectStrategy",), why)
+        if names_schema and f"{column}SubjectStrategy" in values:
+            raise ConfigError(
+                f"Option '{column}SubjectStrategy' has no effect: it chooses a subject, but '{column}{option}' names "
+                "the schema in the registry"
+            )
     return ColumnWrite(
         name,
         columns if columns or name == "binary" else ALL_COLUMNS,
         schema,
         values.text(f"{column}Message"),
         values.optional_long(f"{column}SchemaId"),
-        SubjectStrategy(values.one_of(f"{column}SubjectStrategy", tuple(one.value for one in SubjectStrategy))),
+        SubjectStrategy(values.word(f"{column}SubjectStrategy")),
         values.boolean("autoRegister"),
         _json_text(values),
     )
@@ -133,14 +129,14 @@ def _columns(values: OptionValues, option: str) -> tuple[str, ...]:
 def _schema(values: OptionValues, option: str, name: str, registries: list[str]) -> Schema:
     text = values.text(option)
     if not text:
-        if name in _WITH_SCHEMA and URL not in values:
+        if VALUE_FORMATS[name].opaque and URL not in values:
             raise ConfigError(
                 f"Option '{option.removesuffix('Schema')}Format'={name} needs option '{option}', or the registry that "
                 f"has the schema ('{URL}')"
             )
         return None
     refuse_login(option, text)
-    if name == "json" and URL not in values and not re.match(r"https?://", text, re.IGNORECASE):
+    if name == "json" and URL not in values and not is_http(text):
         raise ConfigError(
             f"Option '{option}' has no effect on format json: it needs '{URL}', or a schema in a registry"
         )
@@ -159,7 +155,7 @@ def _schema(values: OptionValues, option: str, name: str, registries: list[str])
 
 
 def _json_text(values: OptionValues) -> JsonText:
-    for option in _JSON[1:]:
+    for option in ("timestampFormat", "timestampNTZFormat", "dateFormat"):
         if values.text(option) == "":
             raise ConfigError(
                 f"Option '{option}' is empty: every time would be written as \"\"; leave it out, or set a pattern"
@@ -176,21 +172,10 @@ def _mode(values: OptionValues, topic: str | None) -> tuple[WriteMode, str | Non
     bad_rows_topic = values.text("badRowsTopic")
     if bad_rows_topic is not None and bad_rows_topic in {"", topic}:
         raise ConfigError(f"Option 'badRowsTopic' must name a topic other than the write's, not '{bad_rows_topic}'")
-    asked = (values.text("mode") or ("failfast" if bad_rows_topic is None else "dropmalformed")).lower()
-    if asked not in {mode.value for mode in WriteMode}:
-        raise ConfigError(f"Option 'mode' of a write must be FAILFAST or DROPMALFORMED, not '{values.text('mode')}'")
-    mode = WriteMode(asked)
+    unset = WriteMode.FAILFAST if bad_rows_topic is None else WriteMode.DROPMALFORMED
+    mode = WriteMode(values.word("mode")) if values.text("mode") else unset
     if mode is WriteMode.FAILFAST and bad_rows_topic is not None:
         raise ConfigError("Option 'badRowsTopic' has no effect in mode FAILFAST: the first bad row fails the write")
     if mode is WriteMode.DROPMALFORMED and bad_rows_topic is None:
         raise ConfigError("Option 'mode'=DROPMALFORMED needs 'badRowsTopic': a write loses no row silently")
     return mode, bad_rows_topic
-
-
-def _refuse_without(
-    values: OptionValues, names: tuple[str, ...], made: dict[str, set[str]], needed: tuple[str, ...]
-) -> None:
-    """Refuse `names` unless a format in `made`, under the option it is named by, is one of those `needed`."""
-    ((option, formats),) = made.items()
-    if not formats & set(needed):
-        refuse_options(values, names, f"needs {option} to be {' or '.join(needed)}")

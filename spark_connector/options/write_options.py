@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.write_format import WriteFormats
-from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, OptionValues, check_names
+from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, check_names
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.typed_write_options import parse_write_formats
-from spark_connector.options.write_option_table import WRITE_OPTIONS
+from spark_connector.options.write_option_table import DELIVERIES, WRITE_OPTIONS
 
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.
@@ -27,7 +28,7 @@ _REJECTED_PROPERTIES = {
     "value.serializer": "is not supported as values are serialized with ByteArraySerializer.",
     "transactional.id": "is not supported as every task has its own; option 'transactionalIdPrefix' sets their prefix.",
 }
-_EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly-once", "at-least-once"
+_EXACTLY_ONCE, _AT_LEAST_ONCE = DELIVERIES
 _TIMEOUT = f"{KAFKA_PREFIX}transaction.timeout.ms"
 
 
@@ -54,10 +55,9 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
     check_names(given, WRITE_OPTIONS)
     values = OptionValues(given, WRITE_OPTIONS)
-    asked = (values.text("delivery") or "").lower()
-    if asked not in ("", _EXACTLY_ONCE, _AT_LEAST_ONCE):
-        raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
-    txn_app_id, txn_version = _txn_options(values, asked, stream=stream)
+    asked = values.word("delivery") if values.text("delivery") else ""
+    formats = parse_write_formats(values, values.text("topic"), "stream" if stream else "batch")
+    txn_app_id, txn_version = _txn_options(values, asked)
     exactly_once = asked == _EXACTLY_ONCE if asked else stream or txn_app_id is not None
     topic = values.text("topic")
     if topic == "":
@@ -71,7 +71,7 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
         transaction_timeout_ms=values.optional_long(_TIMEOUT),
         client=_client_settings(values, exactly_once=exactly_once),
-        formats=parse_write_formats(values, topic),
+        formats=formats,
     )
 
 
@@ -82,13 +82,9 @@ def _name(values: OptionValues, option: str) -> str | None:
     return name
 
 
-def _txn_options(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | None, int | None]:
+def _txn_options(values: OptionValues, delivery: str) -> tuple[str | None, int | None]:
     name = _name(values, "txnAppId")
     version = values.optional_long("txnVersion", least=0)
-    if version is not None and name is None:
-        raise ConfigError("Option 'txnVersion' needs option 'txnAppId', the name of the write")
-    if name is not None and stream:
-        raise ConfigError("Options 'txnAppId' and 'txnVersion' are for batch writes: a stream knows its own batches")
     if name is not None and delivery == _AT_LEAST_ONCE:
         raise ConfigError("Option 'txnAppId' needs delivery=exactly-once: leave option 'delivery' out")
     return name, version

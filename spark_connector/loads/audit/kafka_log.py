@@ -19,12 +19,11 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
 from broker.errors import BrokerError, ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
 from spark_connector.loads.reading import BESIDE, as_loads_read
 from spark_connector.loads.record import LoadRecord
-from spark_connector.options.option_table import PROTOBUF_RULES
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.registry_options import ACCESS, URL
 from spark_connector.read.fetch import read_range
@@ -32,14 +31,10 @@ from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
 
 _POLICY = "cleanup.policy"
-_FORMATS = (
-    *("keyformat", "valueformat", "keyschema", "valueschema", "recursivefieldmaxdepth"),
-    *("keymessage", "valuemessage", *(option.name for option in PROTOBUF_RULES)),
-    *("mode", "sep", "schema.registry.", PLACEHOLDER),
-)
-_CORRUPT = ("columnnameofcorruptrecord",)
-_FILTERS = ("filteroffsets", "filtertimestamp", "filterkey", "filterheader", "where")
-_RELEVANT = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
+_FETCH = ("kafka.", "fetchoffset.", "kafkaconsumer.", "failondataloss")
+_ROWS = tuple(option.name.lower() for option in OPTIONS if option.kept == "rows")
+_VALUES = tuple(option.name.lower() for option in OPTIONS if option.kept == "values")
+_CORRUPT = "columnnameofcorruptrecord"
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class KafkaLog:
         """The records that the load has read in a range within the extent, decoded as then."""
         if start < end:
             kept = self._read_with(load.reading or {})
-            wanted = {name: value for name, value in kept.items() if name.startswith(_RELEVANT + _FORMATS + _CORRUPT)}
+            wanted = _chosen(kept, *_VALUES, *ACCESS)
             if BESIDE.items() <= kept.items():  # bad records are dead letters, whatever the mode was
                 wanted["mode"] = "dropmalformed"
             wanted |= {"kafka.bootstrap.servers": self._bootstrap, "subscribe": "any"}
@@ -178,8 +173,13 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
 def _relevant(given: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
     """Those of the options `given` (names in lower case) that decide which offsets have a row."""
     drops = given.get("mode", "").strip().upper() == "DROPMALFORMED"
-    names = _RELEVANT + _FORMATS if drops else _RELEVANT
     decoded = [name for name in ("key", "value") if drops and f"{name}format" in given]
-    kept = {name: value for name, value in given.items() if name.startswith(names)}
+    kept = _chosen(given, *(name for name in (*_VALUES, *ACCESS) if drops and name != _CORRUPT))
     columns = ",".join(["offset", *decoded])
     return {**kept, "kafka.bootstrap.servers": bootstrap_servers, "subscribe": "any", "columns": columns}
+
+
+def _chosen(given: Mapping[str, str], *others: str) -> dict[str, str]:
+    """Those of the options that say how records are fetched and which are read, and `others`."""
+    names = {*_ROWS, *others}
+    return {name: value for name, value in given.items() if name in names or name.startswith(_FETCH)}

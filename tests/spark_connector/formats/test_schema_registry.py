@@ -25,7 +25,7 @@ from spark_connector.formats.json_schema import json_column
 from spark_connector.formats.protobuf_descriptors import message_of, schema_of_registry
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
-from spark_connector.options.option_table import OptionValues
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.registry_options import registry_settings
 from tests.support.protobuf_cases import add
 from tests.support.schema_registry import Registry, schema_registry, serving

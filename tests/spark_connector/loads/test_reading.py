@@ -206,8 +206,8 @@ def test_what_is_kept_decides_what_is_loaded_and_holds_no_secret(options: dict[s
 @pytest.mark.parametrize("name", [option.name for option in OPTIONS])
 def test_each_option_is_kept_or_known_not_to_choose_or_change_records(name: str) -> None:
     assert (name in reading_of({name: "x"})) != (name in NOT_KEPT), (
-        f"{name}: if it decides which records are read or what they become, add it to reading_of (loads/reading.py), "
-        "and if it leaves out rows to _FILTERS (loads/audit/kafka_log.py); else add it to NOT_KEPT here"
+        f"{name}: if it decides which records are read or what they become, say so in its row (`kept`); else add it to "
+        "NOT_KEPT here"
     )
 
 
@@ -216,3 +216,4 @@ def test_changes_are_named_both_ways() -> None:
     assert describe_changes({}, {"valueSchema": "a" * 99}) == f"valueSchema={'a' * 60}… (before: not set)"
     assert describe_changes({"mode": "failfast"}, {}) == "mode=permissive (before: failfast)"
     assert describe_changes({"a": "1"}, {"a": "1"}) == ""
+    assert describe_changes({"columnNameOfCorruptRecord": "_corrupt_record"}, {}) == "", "it has its default"

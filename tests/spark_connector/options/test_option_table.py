@@ -16,7 +16,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.options.option_table import OPTIONS
+from spark_connector.options.option_table import OPTIONS, Option
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.selection import Assign, Position, SpecificOffsets, Subscribe, SubscribePattern, Timestamps
 
@@ -315,21 +315,13 @@ def test_properties_that_the_source_sets_itself_are_refused(name: str, mode: Mod
             parse(mode, {given: "x"})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"startingOffsetsByTimestampStrategy": "latest"},
-            "no effect without 'startingTimestamp' or 'startingOffsetsBy",
-        ),
-        ({"offsetStore.path": "/x"}, "'offsetStore.path' has no effect without 'offsetStore'"),
-        ({"offsetStore.zookeeper.connect": "h:1"}, "no effect without 'offsetStore'"),
-        ({"maxTriggerDelay": "5s"}, "'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger'"),
-    ],
-)
-def test_an_option_without_effect_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(Mode.STREAM, options)
+@pytest.mark.parametrize("row", [row for row in OPTIONS if row.formats or row.needs], ids=lambda row: row.name)
+def test_an_option_without_effect_is_refused(row: Option) -> None:
+    name, mode = row.name.replace("*", "x"), Mode.STREAM if row.scope == "stream" else Mode.BATCH
+    own = "value" if name.startswith("value") else "key"
+    needed = f"{own}Format" if row.formats else row.needs[-1]
+    with pytest.raises(ConfigError, match=f"Option '{name}' has no effect: it needs .*'{needed}'"):
+        parse(mode, {name: row.choices[-1] if row.choices else "1"})
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -65,12 +65,12 @@ OF_COLUMNS: Wrong = [
     ({"valueFormat": "xml"}, "must be binary or string or json or avro or protobuf or csv, not 'xml'"),
     ({"valueFormat": "json"}, "'valueFormat'=json needs option 'valueSchema': Spark's DDL"),
     ({"valueFormat": "avro"}, r"needs option 'valueSchema': an Avro schema, a file, or a registry"),
-    ({"valueSchema": "a INT"}, "'valueSchema' has no effect on format binary"),
-    ({"keyFormat": "string", "keySchema": "a INT"}, "'keySchema' has no effect on format string"),
+    ({"valueSchema": "a INT"}, "'valueSchema' has no effect: it needs 'valueFormat' to be json"),
+    ({"keyFormat": "string", "keySchema": "a INT"}, "'keySchema' has no effect: it needs 'keyFormat' to be json"),
     ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
     ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
     ({URL: "http://h"}, "has no effect"),
-    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be avro, protobuf or json"),
+    ({"valueFormat": "csv", "valueSchema": "a INT", URL: "http://h"}, "to be json, avro or protobuf"),
     ({**JSON, "recursiveFieldMaxDepth": "3"}, "'recursiveFieldMaxDepth' has no effect: it needs .* to be avro"),
     ({**AVRO, "recursiveFieldMaxDepth": "16"}, "^Option 'recursiveFieldMaxDepth' should not be greater than 15"),
     ({**AVRO, "recursiveFieldMaxDepth": "-2"}, "'recursiveFieldMaxDepth' must be at least -1"),
@@ -133,7 +133,7 @@ OF_WRITES: Wrong = [
     ({"transactionalIdPrefix": "a b"}, "transactionalIdPrefix"),
     ({"txnAppId": "a~b"}, "'txnAppId' must be letters"),
     ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must be at least 0"),
-    ({"txnVersion": "1"}, "'txnVersion' needs option 'txnAppId'"),
+    ({"txnVersion": "1"}, "'txnVersion' has no effect: it needs 'txnAppId'"),
     ({"txnAppId": "a", "delivery": "at-least-once"}, "needs delivery=exactly-once"),
     ({"kafka.key.serializer": "x"}, "key.serializer' is not supported"),
     ({"kafka.transactional.id": "x"}, "transactionalIdPrefix"),
@@ -155,7 +155,8 @@ def write(options: dict[str, str]) -> object:
 
 
 def in_stream(options: Options, said: str) -> str:
-    return "'filterOffsets' is for batch queries" if "filterOffsets" in options else said
+    of_batches = {"filterOffsets", "timestampsGrow"} & options.keys()
+    return f"'{of_batches.pop()}' is for batch queries" if of_batches else said
 
 
 CASES = [
