@@ -23,6 +23,7 @@ from broker.log.manager import LogManager
 from broker.metrics import Histogram, Metrics, TopicMetrics
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 from broker.quotas.client_quotas import ClientQuotas
 from broker.replica.follower import Follower
@@ -203,16 +204,20 @@ async def _archive(archive: BrokerArchive, found: _Collected) -> None:
     cache = archive.reader.cache
     found.add("kafka_server_archivecache_size_bytes", cache.size)
     found.add("kafka_server_archivecache_waiting", cache.waiting)
-    totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
+    of_topic: dict[str, list[ArchiveStatus]] = collections.defaultdict(list)
     for status in archive.manager.statuses():
-        for number, value in enumerate((status.lag_bytes, status.lag_segments, status.archived_bytes)):
-            totals[status.tp.topic][number] += value or 0
+        of_topic[status.tp.topic].append(status)
         await found.pause()
-    prefix = "kafka_server_brokertopicmetrics_"
-    for topic, (lag_bytes, lag_segments, size) in totals.items():
-        found.add(f"{prefix}remotecopylagbytes", lag_bytes, topic)
-        found.add(f"{prefix}remotecopylagsegments", lag_segments, topic)
-        found.add(f"{prefix}remotelogsizebytes", size, topic)
+    gauges = {
+        "remotecopylagbytes": "lag_bytes",
+        "remotecopylagsegments": "lag_segments",
+        "remotelogsizebytes": "archived_bytes",
+    }
+    for topic, statuses in of_topic.items():
+        for name, field in gauges.items():
+            known = [getattr(one, field) for one in statuses]
+            if None not in known:
+                found.add(f"kafka_server_brokertopicmetrics_{name}", sum(known), topic)
     found.add("kafka_log_logmanager_archivefillingdirectorycount", archive.manager.filling_disks)
 
 

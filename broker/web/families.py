@@ -86,7 +86,7 @@ kafka_server_archivecache_size_bytes Bytes of the cache of what is read from the
 kafka_server_archivecache_waiting Reads from the archive that wait for a thread (remote.log.reader.threads) or for room
     in the cache.
 kafka_server_brokertopicmetrics_remotelogsizebytes{topic} Bytes of the archived segments of partitions led by this
-    broker.
+    broker; left out while that of one is not known.
 pykafka_archive_upkeep_failures What this broker, as the controller, cannot write into the archive now: backups of the
     cluster, topics, deletions. /healthz says why.
 kafka_server_leaderreplication_byte_rate Bytes per second to throttled followers; the limit is
