@@ -16,12 +16,12 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_connector.load import load
+from spark_connector.loads.arguments import arguments_of
 from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadError, LoadResult
@@ -80,9 +80,9 @@ def watch(
     )
     if compact_every is None:
         return iter(loop)
-    named = {field.name: arguments[field.name] for field in fields(Target) if arguments.get(field.name) is not None}
+    place = {name: arguments[name] for name in arguments_of(Target) if name in arguments}
     options = CompactionOptions.parse(rewindable, arguments.get("target_file_size"))
-    target = Target(**named).check()
+    target = Target(**place).check()
     return _cared_for(loop, TableCare(target, compact_every, options, say=logger.info, warn=logger.warning))
 
 

@@ -70,7 +70,7 @@ class CompactionOptions:
         horizon = "rewindable (--rewindable)"
         return cls(
             REWINDABLE_S if rewindable is None else parse_interval(rewindable, horizon, least=0),
-            TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size),
+            parse_file_size(target_file_size),
             vacuum,
         )
 
