@@ -39,15 +39,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
-from spark_connector.loads.addresses import hadoop_settings, storage_options_for
-from spark_connector.loads.arguments import arguments_of
+from spark_connector.loads.addresses import hadoop_settings
+from spark_connector.loads.arguments import given_to
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.request import Load, LoadRequest, Target
 from spark_connector.loads.write import Findings, write_load
 from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
@@ -136,13 +136,11 @@ def load(
 
 
 def _load(spark: SparkSession, on_phase: Phase | None, **given: Any) -> LoadResult:
-    place = {name: given.pop(name) for name in arguments_of(Target)}
-    to, storage = place["to"], place["storage_options"]
-    hadoop = hadoop_settings(spark.conf.getAll) if storage is None and to.startswith("hdfs://") else {}
-    target = Target(**place | {"storage_options": storage_options_for(to, storage or {}, hadoop)})
+    is_hdfs = given["storage_options"] is None and given["to"].startswith("hdfs://")
+    target = Target.of(given, hadoop_settings(spark.conf.getAll) if is_hdfs else {})
     # Times in text are as the session shows them, as Spark's own writers have them.
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    request = LoadRequest.build(target, time_zone=zone, **given)
+    request = LoadRequest.build(target, time_zone=zone, **given_to(Load, given))
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 

@@ -21,7 +21,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_connector.load import load
-from spark_connector.loads.arguments import arguments_of
 from spark_connector.loads.compaction import CompactionOptions
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadError, LoadResult
@@ -80,9 +79,8 @@ def watch(
     )
     if compact_every is None:
         return iter(loop)
-    place = {name: arguments[name] for name in arguments_of(Target) if name in arguments}
     options = CompactionOptions.parse(rewindable, arguments.get("target_file_size"))
-    target = Target(**place).check()
+    target = Target.of(arguments).check()
     return _cared_for(loop, TableCare(target, compact_every, options, say=logger.info, warn=logger.warning))
 
 

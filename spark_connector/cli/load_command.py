@@ -34,8 +34,8 @@ from spark_connector.cli.session import (
     quiet_session,
     spark_log,
 )
-from spark_connector.loads.addresses import hadoop_settings, storage_options_for
-from spark_connector.loads.arguments import argument, arguments_of, refuse
+from spark_connector.loads.addresses import hadoop_settings
+from spark_connector.loads.arguments import argument, arguments_of, given_to, refuse
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import FORMATS, LAKE_FORMATS, Load, LoadRequest, Target
@@ -83,9 +83,7 @@ class LoadOptions:
 
     @property
     def target(self) -> Target:
-        place = {name: value for name, value in self.given.items() if name in arguments_of(Target)}
-        hadoop = hadoop_settings(self.spark_settings)
-        return Target(**place | {"storage_options": storage_options_for(place["to"], place["storage_options"], hadoop)})
+        return Target.of(self.given, hadoop_settings(self.spark_settings))
 
     def cluster(self) -> tuple[str, dict[str, str]]:
         """Bootstrap servers, and options of the reader."""
@@ -94,8 +92,8 @@ class LoadOptions:
     def request(self, *, is_impatient: bool = False) -> LoadRequest:
         """Raises ConfigError."""
         servers, options = self.cluster()
-        given = {name: value for name, value in self.given.items() if name in arguments_of(Load)} | {"options": options}
-        return LoadRequest.build(self.target, is_impatient=is_impatient, bootstrap_servers=servers, **given)
+        given = given_to(Load, self.given) | {"bootstrap_servers": servers, "options": options}
+        return LoadRequest.build(self.target, is_impatient=is_impatient, **given)
 
 
 def load(**typed: Any) -> None:

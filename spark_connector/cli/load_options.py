@@ -18,7 +18,6 @@ import typer
 
 from broker.errors import ConfigError
 from broker.tools.client_options import given_properties, parse_pairs
-from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.arguments import REQUIRED, Argument, Arguments, Declared, argument, arguments_of, meaning
 from spark_connector.loads.request import FORMATS, Target
 
@@ -99,15 +98,14 @@ class Place(Beside):
 
     @property
     def target(self) -> Target:
-        to, group, storage = (self.given.get(name) for name in ("to", "group", "storage_options"))
-        if to is None or group is None:
+        to = self.given.get("to")
+        if to is None or self.given.get("group") is None:
             raise ConfigError("say which loads: --to DIR and --group NAME")
         hadoop = parse_pairs(self.hadoop, "--hadoop")
         if hadoop and not to.startswith("hdfs://"):
             raise ConfigError("--hadoop has settings of Hadoop's clients, which go with --to hdfs://…")
         offsets = self.given.get("offsets") or ("zookeeper" if self.given.get("zookeeper_connect") else None)
-        more = {"storage_options": storage_options_for(to, storage or {}, hadoop), "offsets": offsets}
-        return Target(**{**self.given, **more}, dead_letters=tuple(self.dead_letters or ()))
+        return Target.of(self.given, hadoop, offsets=offsets, dead_letters=tuple(self.dead_letters or ()))
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""

@@ -89,6 +89,11 @@ def arguments_of(*classes: type) -> Arguments:
     return found
 
 
+def given_to(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that are arguments of this class."""
+    return {name: given[name] for name in arguments_of(cls) if name in given}
+
+
 def meaning(one: Declared, name: Callable[[str, str], str]) -> str:
     """What an argument means, with other arguments as `name(argument, value)` spells them."""
     text = _NAMED.sub(lambda found: name(found[1], found[2] or ""), one.argument.meaning)

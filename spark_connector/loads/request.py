@@ -16,8 +16,14 @@ from typing import Any
 
 from broker.errors import ConfigError
 from broker.storage.object_stores import object_store_of
-from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
-from spark_connector.loads.arguments import REQUIRED, argument, arguments_of, refuse
+from spark_connector.loads.addresses import (
+    DatabaseAddress,
+    IcebergName,
+    is_database_url,
+    is_iceberg,
+    storage_options_for,
+)
+from spark_connector.loads.arguments import REQUIRED, argument, arguments_of, given_to, refuse
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
 from spark_connector.loads.column_checks import PARTITION_COLUMNS, check_columns, columns_to_read
 from spark_connector.loads.grammar import (
@@ -115,6 +121,13 @@ class Target:
         otherwise=_FOR_ICEBERG,
     )
     dead_letters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], hadoop: Mapping[str, str] | None = None, **more: Any) -> Target:
+        """That of the arguments `given`, and `more` of its fields; on HDFS with these settings, over which its options
+        win. Raises ConfigError for options that nothing there takes."""
+        storage = storage_options_for(given["to"], given.get("storage_options") or {}, hadoop or {})
+        return cls(**given_to(cls, given) | more | {"storage_options": storage})
 
     @property
     def is_table(self) -> bool:

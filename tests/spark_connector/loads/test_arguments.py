@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_a_value_that_there_is_not_is_refused(one: Declared) -> None:
 
 @pytest.mark.parametrize("one", GOING_WITH, ids=lambda one: one.name)
 def test_an_argument_without_what_it_goes_with_is_refused_in_the_words_of_the_command(one: Declared) -> None:
-    value = next(choice for choice in one.argument.choices or [5] if choice != one.default)
+    values_of_it: Collection[Any] = one.argument.choices or [5]
+    value = next(choice for choice in values_of_it if choice != one.default)
     name, *values = one.argument.goes_with
     without: dict[str, Any] = {name: None}
     if values:
