@@ -138,7 +138,7 @@ class DeltaDestination(LakeDestination[DeltaTable]):
         return self.changes(record, files)
 
     def compaction(self) -> DeltaCompaction:
-        return DeltaCompaction(self.output, self.log, self._group)
+        return DeltaCompaction(self.log, self._group, self.output, self.task_output)
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
