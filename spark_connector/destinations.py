@@ -127,7 +127,7 @@ def existing_format(place: Target) -> str:
     if is_database_url(place.to):
         return "sql"
     with _plain_os_errors(place):
-        storage = open_storage(place.to, place.storage_options)
+        storage = open_storage(place.to, place.storage_options or {})
         _check_reachable(storage.url)
         return "delta" if storage.names("_delta_log") else "parquet"
 
@@ -168,7 +168,7 @@ def _open(target: Target) -> Destination:
 
 
 def _open_output(target: Target, needed: str) -> Storage:
-    output = open_storage(target.to, target.storage_options)
+    output = open_storage(target.to, target.storage_options or {})
     if not output.renames_directories and object_store_of(output.url) is None:
         raise ConfigError(f"'{without_secrets(target.to)}': {needed}")
     _check_reachable(output.url)

@@ -34,18 +34,20 @@ import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from spark_connector.destinations import open_all_dead_letters, open_dead_letters, open_destination
-from spark_connector.loads.addresses import hadoop_settings, storage_options_for
+from spark_connector.loads.addresses import hadoop_settings
+from spark_connector.loads.arguments import given_to
 from spark_connector.loads.commit import publish_offsets
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
-from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.request import Load, LoadRequest, Target
 from spark_connector.loads.write import Findings, write_load
 from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
@@ -58,30 +60,30 @@ __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 def load(
     spark: SparkSession,
     *,
-    bootstrap_servers: str,
     to: str,
     group: str,
-    topic: str | Sequence[str] | None = None,
+    bootstrap_servers: str,
+    offsets: str | None = None,
+    zookeeper_connect: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     format: str | None = None,
     table: str | None = None,
+    catalog: str | None = None,
+    keep_snapshots: int | None = None,
+    topic: str | Sequence[str] | None = None,
     columns: str | Sequence[str] | None = None,
     partition_by: str | Sequence[str] | None = None,
     sort_by: str | Sequence[str] | None = None,
-    offsets: str | None = None,
-    zookeeper_connect: str | None = None,
     starting_offsets: str = "earliest",
     max_records: int | None = None,
     options: Mapping[str, str] | None = None,
     write_options: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, str] | None = None,
     from_load: str | None = None,
     from_directory: str | None = None,
     allow_changed_options: bool = False,
     new_group: bool = False,
     publish_offsets: bool = True,
     target_file_size: int | str | None = None,
-    catalog: str | None = None,
-    keep_snapshots: int | None = None,
     schema_evolution: str = "none",
     dead_letters: str | None = None,
     max_bad: str | int | None = None,
@@ -93,69 +95,53 @@ def load(
 ) -> LoadResult:
     """Load all new records and commit them; see the module.
 
-    `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
-    `to`: a local directory, `hdfs://…`, for delta also `s3://…`, `gs://…` and `abfs://…`, a database URL of SQLAlchemy,
-    with `table` (or `…#table`), or `iceberg:NAMESPACE.TABLE`. `format`: parquet (default for a directory), json, orc,
-    avro, delta, iceberg, or sql (a database).
-    `columns`: the columns of the output, of those that are read: `value.*` (each field), `value.address.city`,
-    `value.id as order_id`, `key`. By default all that are read.
-    `partition_by`: columns of the output, transforms (`day(at)`, `bucket(16, customer)`, `truncate(4, code)`; also
-    year, month, hour), or date and hour of the timestamp in UTC, as directories. `sort_by`: what sorts each file.
-    `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in `<to>/_offsets`),
-    `zookeeper` (`zookeeper_connect`), or `table`, for tables the only one. A group's first load is refused where other
-    groups have loaded the same topics, unless `new_group`.
-    `starting_offsets`: where a new partition begins, earliest or JSON. `max_records`: at most so many offsets.
-    `publish_offsets`: also commit them to the brokers' group `group`, for lag tools; a failure does not fail the load.
-    `mode`: append, or upsert, with `key`, `envelope` and `order_by`; see the module.
-    `options`: the reader's (`kafka.*`, `valueFormat`, `endingTimestamp`, …); see the module.
-    `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8).
-    `target_file_size`: bytes, or a text such as 128MB (default), at which a task begins another file.
-    `catalog`: for Iceberg, the name of a catalog of pyiceberg's configuration (`.pyiceberg.yaml`); each commit lets the
-    oldest snapshots beyond `keep_snapshots` (100) expire.
-    `schema_evolution`: what the load may change in a table of delta or iceberg: none, add (new columns) or add,widen
-    (also types that grow).
-    `storage_options`: of an object store (`key`, `secret`, `endpoint_url`, …; broker/storage/object_stores.py), or for
-    `hdfs://` Hadoop settings, by default those of the session.
-    `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
-    change; `from_directory`: the directory of that load (offsets=files only).
-    `dead_letters`: where records go that cannot be decoded; see the module. `max_bad`: a load with more of them fails
-    and leaves nothing behind: a number, or a share of the records that it reads (`0.1%`).
+    `to`: Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://;
+    iceberg:NAMESPACE.TABLE, or a database, a URL of SQLAlchemy that ends in #TABLE.
+    `group`: Name of this sequence of loads.
+    `offsets`: Where the offsets are kept: files, zookeeper, table. Default: the format's.
+    `zookeeper_connect`: ZooKeeper for `offsets=zookeeper`.
+    `storage_options`: Options of the object store in `to`, such as key, secret and endpoint_url; of hdfs:// Hadoop
+    settings, by default Spark's.
+    `format`: Output format: parquet, json, orc, avro, delta, iceberg, sql. Default: by `to`, or parquet.
+    `table`: Table of the database, where `to` does not end in #TABLE.
+    `catalog`: Catalog of an Iceberg table: a name of pyiceberg's configuration.
+    `keep_snapshots`: Snapshots that an Iceberg table keeps. Default: 100.
+    `bootstrap_servers`: Brokers to contact first.
+    `topic`: Topics, comma-separated; or set subscribePattern or assign in `options`.
+    `columns`: Columns of the output, such as value.*,key,offset as position. Default: all that are read.
+    `partition_by`: Columns that become directories, such as date or day(at),bucket(16,customer).
+    `sort_by`: Columns that a file is sorted by, such as customer,at desc.
+    `starting_offsets`: Where a partition begins that was never loaded: earliest or JSON.
+    `max_records`: Offsets in this load at most.
+    `options`: Options of the reader, such as valueFormat and kafka.security.protocol.
+    `write_options`: Options of the output format, such as compression; for sql text: columns of bytes that are UTF-8.
+    `from_load`: Load again from this load on, into an empty `to`, up to the group's offsets.
+    `from_directory`: With `from_load`: where that load lies (`offsets=files`).
+    `allow_changed_options`: Go on although `options` read otherwise than the group's loads so far.
+    `new_group`: Load what other groups have loaded there, once more beside it.
+    `publish_offsets`: Commit the offsets to the brokers' consumer group, too, where lag tools see them.
+    `target_file_size`: Size at which a task begins another file. Default: 128MB.
+    `schema_evolution`: What a load may change in its table: none, add (columns) or add,widen (types that grow, too).
+    `dead_letters`: Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or
+    iceberg:NAMESPACE.TABLE.
+    `max_bad`: Fail a load with more bad records: a number, or a share of them (0.1%).
+    `mode`: What a load does with a table: append, upsert.
+    `key`: With `mode=upsert`: the table has one row per key.
+    `envelope`: With `mode=upsert`: none, debezium around the rows. Default: none.
+    `order_by`: With `mode=upsert`: what orders the records of a key in several partitions.
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
-    hadoop = hadoop_settings(spark.conf.getAll) if storage_options is None and to.startswith("hdfs://") else {}
-    storage_options = storage_options_for(to, storage_options or {}, hadoop)
-    request = LoadRequest.build(
-        Target(to, group, offsets, zookeeper_connect, storage_options, format, table, catalog, keep_snapshots),
-        bootstrap_servers=bootstrap_servers,
-        topic=topic,
-        starting_offsets=starting_offsets,
-        max_records=max_records,
-        options=options,
-        write_options=write_options or {},
-        from_load=from_load,
-        from_directory=from_directory,
-        columns=columns,
-        partition_by=partition_by,
-        sort_by=sort_by,
-        allow_changed_options=allow_changed_options,
-        new_group=new_group,
-        publish_offsets=publish_offsets,
-        target_file_size=target_file_size,
-        schema_evolution=schema_evolution,
-        dead_letters=dead_letters,
-        max_bad=max_bad,
-        mode=mode,
-        key=key,
-        envelope=envelope,
-        order_by=order_by,
-    )
-    return run_load(_in_zone_of(spark, request), lambda: spark, on_phase or (lambda phase, record: None))
+    return _load(**locals())
 
 
-def _in_zone_of(spark: SparkSession, request: LoadRequest) -> LoadRequest:
-    """With times in text as the session shows them, as Spark's own writers have them."""
-    return replace(request, time_zone=str(spark.conf.get("spark.sql.session.timeZone")))
+def _load(spark: SparkSession, on_phase: Phase | None, **given: Any) -> LoadResult:
+    is_hdfs = given["storage_options"] is None and given["to"].startswith("hdfs://")
+    target = Target.of(given, hadoop_settings(spark.conf.getAll) if is_hdfs else {})
+    # Times in text are as the session shows them, as Spark's own writers have them.
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    request = LoadRequest.build(target, time_zone=zone, **given_to(Load, given))
+    return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 
 def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
@@ -175,7 +161,7 @@ def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Loa
         on_phase("repair", None)
         recovered = tuple(destination.repair())
         on_phase("plan", None)
-        done = finished_rerun(request, destination) if request.from_load else None
+        done = finished_rerun(request, destination) if request.given.from_load else None
         if done is not None:
             return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
         record, letters = _planned(request, destination, opened)
@@ -225,10 +211,10 @@ def _planned(
 
 
 def _plan(request: LoadRequest, destination: Destination) -> LoadRecord | None:
-    if request.from_directory is None or request.target.offsets != "files":
+    if request.given.from_directory is None or request.target.offsets != "files":
         return plan_load(request, destination)
     # The load to begin with is in the commit log of another directory.
-    with open_destination(replace(request.target, to=request.from_directory)) as earlier:
+    with open_destination(replace(request.target, to=request.given.from_directory)) as earlier:
         return plan_load(request, destination, earlier.log)
 
 

@@ -16,7 +16,6 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -80,9 +79,8 @@ def watch(
     )
     if compact_every is None:
         return iter(loop)
-    named = {field.name: arguments[field.name] for field in fields(Target) if arguments.get(field.name) is not None}
     options = CompactionOptions.parse(rewindable, arguments.get("target_file_size"))
-    target = Target(**named).check()
+    target = Target.of(arguments).check()
     return _cared_for(loop, TableCare(target, compact_every, options, say=logger.info, warn=logger.warning))
 
 

@@ -1,4 +1,5 @@
-"""Options that several commands for loads share: the brokers, and which loads a command is about.
+"""The options of commands for loads, made from what is declared of arguments (loads/arguments.py), and those that
+several of these commands share.
 
 A command of `pykafka loads` takes a `Place`, and `@placed` replaces it with the options. They may be given before or
 after the sub-command; those after it win. Raises ConfigError when the loads are not named.
@@ -9,123 +10,127 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from broker.errors import ConfigError
-from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
-from spark_connector.loads.addresses import storage_options_for
-from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
-
-__all__ = [
-    "WHERE",
-    "BootstrapServer",
-    "CatalogOption",
-    "ConfigFile",
-    "OffsetsOption",
-    "Place",
-    "RewindableOption",
-    "StorageOption",
-    "TableOption",
-    "ZooKeeperOption",
-    "cluster_options",
-    "placed",
-]
+from broker.tools.client_options import given_properties, parse_pairs
+from spark_connector.loads.arguments import REQUIRED, Argument, Arguments, Declared, argument, arguments_of, meaning
+from spark_connector.loads.request import FORMATS, Target
 
 _OF_CONSUMERS = ("group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms")
 """The file may be that of a consumer; a load has its own group, start and commits."""
 
+REWINDABLE = ("Files of loads that are younger are not compacted. Default: 24h.", "TIME")
 
-TableOption = Annotated[
-    str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
-]
-OffsetsOption = Annotated[
-    str | None,
-    typer.Option(help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.", metavar="KIND"),
-]
-ZooKeeperOption = Annotated[
-    str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
-]
-RewindableOption = Annotated[
-    str | None,
-    typer.Option(help="Files of loads that are younger are not compacted. Default: 24h.", metavar="TIME"),
-]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Option of the object store in --to; may be repeated.", metavar="NAME=VALUE"),
-]
-CatalogOption = Annotated[
-    str | None,
-    typer.Option(help="Catalog of an Iceberg table: a name of pyiceberg's configuration.", metavar="NAME"),
-]
-WHERE = (
-    "Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://; "
-    "iceberg:NAMESPACE.TABLE, or a database."
-)
+
+def options_of(cls: type, *others: type) -> list[inspect.Parameter]:
+    """The fields of a class as options: those that are arguments, and those that have an option of typer. `others` have
+    further arguments that the texts name."""
+    declared, hints, found = arguments_of(cls, *others), get_type_hints(cls, include_extras=True), []
+    own = arguments_of(cls)
+    for name, parameter in inspect.signature(cls).parameters.items():
+        if name in own and own[name].argument.option is not None:
+            found.append(as_option(own[name], declared))
+        elif name not in own and get_origin(hints[name]) is Annotated:
+            found.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+    return found
+
+
+def as_option(one: Declared, declared: Arguments) -> inspect.Parameter:
+    """An argument as an option of a command, for typer."""
+
+    def name(other: str, value: str) -> str:
+        return f"{declared[other].option} {value}".rstrip()
+
+    said, kinds = one.argument, get_args(one.type) or (one.type,)
+    text = meaning(one, name)
+    names, value, kind = [one.option], said.value or None, str if str in kinds else kinds[0]
+    if any(get_origin(each) in (Mapping, list) for each in kinds):
+        kind, value, text = list[str], value or "NAME=VALUE", f"{text} May be repeated."
+    elif kind is bool and one.default:
+        names = [f"{one.option}/--no-{one.option[2:]}"]
+    option = typer.Option(*names, help=text, metavar=value, min=said.least)
+    annotation: Any = Annotated[kind | None if one.default is None else kind, option]
+    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=annotation)
+
+
+def given_arguments(declared: Arguments, typed: dict[str, Any]) -> dict[str, Any]:
+    """Takes the values of these arguments out of what typer gives for options; NAME=VALUE become mappings."""
+    given = {}
+    for name, one in declared.items():
+        if name in typed:
+            is_pairs = any(get_origin(kind) is Mapping for kind in get_args(one.type))
+            value = typed.pop(name)
+            given[name] = parse_pairs(value, one.option) if is_pairs else value
+    return given
 
 
 @dataclass(frozen=True)
-class Place:
-    """The given options; an option that was not given is empty."""
+class Beside:
+    """What says which loads a command is about, beside the arguments of a target."""
 
-    to: Annotated[str | None, typer.Option(help=WHERE, metavar="DIR|URL")] = None
-    group: Annotated[str | None, typer.Option(help="Name of the sequence of loads.", metavar="NAME")] = None
-    format: Annotated[
-        str | None,
-        typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
-    ] = None
-    table: TableOption = None
-    catalog: CatalogOption = None
-    offsets: OffsetsOption = None
-    zookeeper: ZooKeeperOption = None
-    hadoop: Annotated[
-        list[str] | None, typer.Option("--hadoop", help="Hadoop client setting; may be repeated.", metavar="NAME=VALUE")
-    ] = None
-    storage_option: StorageOption = None
-    dead_letters: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Table of dead letters that the loads name in another storage than --to; may be repeated.",
-            metavar="delta:URL",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+    hadoop: list[str] | None = argument("Hadoop client setting.")
+    dead_letters: list[str] | None = argument(
+        "Table of dead letters that the loads name in another storage than {to}.", "delta:URL"
+    )
+    as_json: bool = argument("Print JSON.", option="--json", default=False)
+
+
+def _place_options() -> list[inspect.Parameter]:
+    """Those of `Place`: none is required."""
+    declared = dict(arguments_of(Target, Beside))
+    del declared["keep_snapshots"]
+    had = f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only."
+    declared["format"] = declared["format"]._replace(argument=Argument(had, "NAME"))
+    optional = (one._replace(default=None) if one.default is REQUIRED else one for one in declared.values())
+    return [as_option(one, declared) for one in optional]
+
+
+@dataclass(frozen=True)
+class Place(Beside):
+    """The given options; one that was not given is empty. `given` are the arguments of a target."""
+
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def target(self) -> Target:
-        if self.to is None or self.group is None:
+        to = self.given.get("to")
+        if to is None or self.given.get("group") is None:
             raise ConfigError("say which loads: --to DIR and --group NAME")
-        given, hadoop = parse_pairs(self.storage_option, "--storage-option"), parse_pairs(self.hadoop, "--hadoop")
-        if hadoop and not self.to.startswith("hdfs://"):
+        hadoop = parse_pairs(self.hadoop, "--hadoop")
+        if hadoop and not to.startswith("hdfs://"):
             raise ConfigError("--hadoop has settings of Hadoop's clients, which go with --to hdfs://…")
-        storage = storage_options_for(self.to, given, hadoop)
-        offsets = self.offsets or ("zookeeper" if self.zookeeper else None)
-        place = (self.to, self.group, offsets, self.zookeeper, storage, self.format, self.table, self.catalog)
-        return Target(*place, dead_letters=tuple(self.dead_letters or ()))
+        offsets = self.given.get("offsets") or ("zookeeper" if self.given.get("zookeeper_connect") else None)
+        return Target.of(self.given, hadoop, offsets=offsets, dead_letters=tuple(self.dead_letters or ()))
 
     def after(self, before: Place | None) -> Place:
         """This place, completed with options that were only given `before`."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(before or Place(), **{name: value for name, value in given.items() if value})
+        if before is None:
+            return self
+        given = {**before.given, **{name: value for name, value in self.given.items() if value}}
+        own = {one.name: getattr(self, one.name) or getattr(before, one.name) for one in fields(Beside)}
+        return Place(**own, given=given)
 
 
 def placed(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of `Place` in place of its argument `place`."""
     own = inspect.signature(command, eval_str=True).parameters
-    options = inspect.signature(Place, eval_str=True).parameters
+    options = _place_options()
 
     @functools.wraps(command)
     def run(context: typer.Context, **given: Any) -> None:
-        place = Place(**{name: given.pop(name) for name in options}).after(context.obj)
+        beside = {one.name: given.pop(one.name) for one in fields(Beside)}
+        place = Place(**beside, given=given_arguments(arguments_of(Target), given)).after(context.obj)
         context.obj = place
         command(**given, place=place, **({"context": context} if "context" in own else {}))
 
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     given = [parameter for name, parameter in own.items() if name not in ("context", "place")]
-    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*options.values(), *given)]
+    parameters += [*options, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in given)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -16,13 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from broker.errors import ConfigError
-from broker.tools.client_options import parse_pairs
+from broker.tools.client_options import BootstrapServer, ConfigFile, parse_pairs
+from broker.tools.client_options import option as an_option
 from broker.tools.output import checking, end_check
 from spark_connector.cli.load_options import (
-    BootstrapServer,
-    ConfigFile,
+    REWINDABLE,
     Place,
-    RewindableOption,
     cluster_options,
     placed,
 )
@@ -57,8 +56,9 @@ def loads(
     """List what has been loaded, and what is under way; or all tables of a catalog that loads write."""
     if context.invoked_subcommand is not None:
         return
-    if place.catalog is not None and place.to is None:
-        _list_tables(tables(place.catalog, namespace), as_json=place.as_json)
+    catalog = place.given.get("catalog")
+    if catalog is not None and place.given.get("to") is None:
+        _list_tables(tables(catalog, namespace), as_json=place.as_json)
         return
     if namespace is not None:
         raise ConfigError("--namespace goes with --catalog, without --to")
@@ -186,10 +186,8 @@ def prune_command(
 @placed
 def compact_command(
     place: Place,
-    rewindable: RewindableOption = None,
-    target_file_size: Annotated[
-        str | None, typer.Option(help="Size of the new files. Default: 128MB.", metavar="SIZE")
-    ] = None,
+    rewindable: Annotated[str | None, an_option(*REWINDABLE)] = None,
+    target_file_size: Annotated[str | None, an_option("Size of the new files. Default: 128MB.", "SIZE")] = None,
     vacuum: Annotated[
         bool, typer.Option("--vacuum", help="Delete the files that the table has not needed for its retention time.")
     ] = False,

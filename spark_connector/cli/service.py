@@ -54,7 +54,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def serve(options: LoadOptions) -> None:
     """Load every `interval` until stopped, or until `max_loads` loads had new records."""
-    request, keep = options.request().impatient(), options.history_keep
+    request, keep = options.request(is_impatient=True), options.history_keep
     interval = parse_interval(options.interval) if options.interval else DEFAULT_INTERVAL
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(spark_log())
@@ -83,7 +83,7 @@ def serve(options: LoadOptions) -> None:
                 breaker.guarded(run),
                 interval=interval,
                 max_loads=options.max_loads,
-                max_records=request.max_records,
+                max_records=request.given.max_records,
                 stop=stop.event,
                 on_outage=observer.outage,
                 on_phase=ending.following(on_phase),

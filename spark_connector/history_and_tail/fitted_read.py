@@ -20,12 +20,13 @@ from spark_connector.destinations import existing_format, open_destination
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.history_and_tail.conform import common_type, conform_batch
 from spark_connector.loads.addresses import is_database_url, storage_options_for
+from spark_connector.loads.column_checks import columns_to_read
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.grammar import parse_columns
 from spark_connector.loads.plan import unknown_group
 from spark_connector.loads.reading import DEFAULTS, describe_changes, reading_of, with_columns
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import Target, columns_to_read
+from spark_connector.loads.request import Target
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.options.history_options import HistoryOptions

@@ -118,7 +118,7 @@ def publish_offsets(
     `idle`: nothing was loaded; then this process publishes at most every five minutes. A re-run leaves the group where
     it is.
     """
-    if not request.publish_offsets or request.from_load is not None:
+    if not request.given.publish_offsets or request.given.from_load is not None:
         return
     group, place = request.target.group, (request.target.group, destination.url)
     if idle and clock() - _published_at.get(place, -_IDLE) < _IDLE:

@@ -23,9 +23,9 @@ import posixpath
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -70,7 +70,7 @@ class CompactionOptions:
         horizon = "rewindable (--rewindable)"
         return cls(
             REWINDABLE_S if rewindable is None else parse_interval(rewindable, horizon, least=0),
-            TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size),
+            parse_file_size(target_file_size),
             vacuum,
         )
 
@@ -172,10 +172,15 @@ T = TypeVar("T")
 class Compaction(ABC, Generic[T]):
     """The compactions of one group in one table. `T` is an open table of the library behind it, in one state."""
 
-    def __init__(self, group: str, shown: str, staging: Storage) -> None:
+    place: ClassVar[str] = COMPACTED
+    """The directory of the table that has a directory for each attempt's files."""
+
+    def __init__(self, group: str, shown: str, storage: Storage, output: Callable[[str], TaskOutput]) -> None:
+        """`storage` is the table's directory; `output` gives the place of new files in a directory of it."""
         self._group = group
         self._shown = shown
-        self._staging = staging
+        self._staging = storage
+        self._output = output
 
     @abstractmethod
     def table(self) -> T:
@@ -206,10 +211,6 @@ class Compaction(ABC, Generic[T]):
         return ""
 
     @abstractmethod
-    def output(self, table: T, attempt: LoadId, directory: str = "") -> TaskOutput:
-        """The place of the attempt's files, or of those in a directory of it."""
-
-    @abstractmethod
     def commit(self, table: T, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> bool:
         """Replace files, and take the attempt's number, in one commit against this state of the table.
 
@@ -220,9 +221,9 @@ class Compaction(ABC, Generic[T]):
     def is_winner(self, table: T, attempt: LoadId) -> bool | None:
         """Whether this attempt has taken its number; None when nobody knows any more."""
 
-    @abstractmethod
-    def remove_files(self, table: T, attempt: LoadId) -> None:
-        """Delete the files of an attempt that can no longer be committed."""
+    def place_of(self, attempt: LoadId, directory: str = "") -> str:
+        """The directory of the attempt's files, or one in it."""
+        return posixpath.join(self.place, str(attempt), *filter(None, [directory]))
 
     def vacuum(self, table: T) -> int:
         """Delete the files that the table no longer needs, by its own rules; gives their number."""
@@ -251,7 +252,7 @@ class Compaction(ABC, Generic[T]):
         for attempt in map(LoadId.of, names):
             if attempt.sequence <= number:
                 if self.is_winner(table, attempt) is False:
-                    self.remove_files(table, attempt)
+                    self._staging.remove(self.place_of(attempt))
                     swept.append(str(attempt))
                 self._staging.remove(f"{_STAGING}/{attempt}")
         return tuple(swept)
@@ -265,9 +266,11 @@ class Compaction(ABC, Generic[T]):
         try:
             self._staging.create(f"{_STAGING}/{attempt}/intent.json", json.dumps(intent, indent=1).encode())
             added = [file for chosen in bins for file in self._rewritten(table, attempt, chosen, options)]
-            check_written(f"compaction {attempt}", self.output(table, attempt), [file.written for file in added])
+            check_written(
+                f"compaction {attempt}", self._output(self.place_of(attempt)), [file.written for file in added]
+            )
         except BaseException as error:
-            self._discard(table, attempt)
+            self._discard(attempt)
             swept = isinstance(error, OSError | FileNotAsWritten) and self._is_taken(attempt)
             if swept:  # the winner has swept where this one writes
                 return CompactionResult(dropped=_QUICKER, swept=self.sweep())
@@ -275,7 +278,7 @@ class Compaction(ABC, Generic[T]):
         # After an error here nobody knows whether it is committed: nothing is deleted, the next compaction finds out.
         dropped = self._commit(attempt, removed, added)
         if dropped is not None:
-            self._discard(table, attempt)
+            self._discard(attempt)
         else:
             self._staging.remove(f"{_STAGING}/{attempt}")
         return CompactionResult(
@@ -303,7 +306,7 @@ class Compaction(ABC, Generic[T]):
                 rows += batch.num_rows
                 yield pa.Table.from_batches([batch])
 
-        output = self.output(table, attempt, place)
+        output = self._output(self.place_of(attempt, place))
         files = write_rows(schema, counted(), output, target_file_size=options.target_file_size)
         written = [replace(file, name=posixpath.join(place, file.name)) for file in files]
         expected = sum(file.rows or 0 for file in chosen)
@@ -342,8 +345,8 @@ class Compaction(ABC, Generic[T]):
         """Whether a compaction, perhaps this attempt, has its number."""
         return self.number(self.table()) >= attempt.sequence
 
-    def _discard(self, table: T, attempt: LoadId) -> None:
-        self.remove_files(table, attempt)
+    def _discard(self, attempt: LoadId) -> None:
+        self._staging.remove(self.place_of(attempt))
         self._staging.remove(f"{_STAGING}/{attempt}")
 
     def _is_left(self, number: int) -> bool:

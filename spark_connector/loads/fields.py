@@ -30,7 +30,7 @@ def fields_of(schema: pa.Schema, decoded: Collection[str]) -> dict[str, str]:
 def refuse_lost_fields(request: LoadRequest, record: LoadRecord, now: Mapping[str, str]) -> None:
     """Raise ConfigError when the fields `now` are not those of the group's last load, which `record` brings."""
     before = record.fields
-    if before is None or request.allow_changed_options or before == now:
+    if before is None or request.given.allow_changed_options or before == now:
         return
     lost = [f"{path} ({kind})" for path, kind in before.items() if path not in now]
     told = [f"no longer has {_some(lost)}"] if lost else []

@@ -46,21 +46,20 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
     result are those of the newest entry, which are to be settled before the load is written (dead_letters.py), and so
     are `fields`, with which those of this load are compared when its schemas are known (fields.py).
     """
+    source, given, fails = request.source, request.given, request.source.fail_on_data_loss
     _refuse_foreign_loads(request.target, destination)
     number = next_number(destination)
     newest = newest_record(destination.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     _refuse_other_mode(request, newest)
-    if request.from_load is None:
-        with contextlib.closing(open_offset_reader(request.source)) as reader:
+    if given.from_load is None:
+        with contextlib.closing(open_offset_reader(source)) as reader:
             stored, positions, bounds, assigned = look_up(
-                reader, request.source, lambda partitions: (destination.log.offsets(partitions), newest)
+                reader, source, lambda partitions: (destination.log.offsets(partitions), newest)
             )
         try:
-            ranges = plan_ranges(
-                stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
-            )
+            ranges = plan_ranges(stored, bounds, fail_on_data_loss=fails, max_records=given.max_records)
         except DataLoss as error:
             raise DataLoss(error.condition, f"{error.message} {_GO_ON}") from error
         reached = plan_positions(positions, stored, ranges, bounds)
@@ -68,7 +67,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         loads = _loads_since(request, earlier or destination.log)
         stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
         _refuse_changed_reading(request, loads)
-        assigned = _current(request.source)
+        assigned = _current(source)
         for load in loads:
             _report_other_cluster(load, assigned, fail=True)
         refuse_other_topics(loads, assigned.topic_ids)
@@ -76,7 +75,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         reached = loads[-1].positions_at({**{range.tp: range.end for range in ranges}, **stored})
     if not ranges:
         return None
-    if number == 1 and not request.new_group:
+    if number == 1 and not given.new_group:
         refuse_doubling_group(destination, request.target.group, {range.topic for range in ranges})
     ids = assigned.topic_ids
     return LoadRecord(
@@ -86,13 +85,13 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         offsets=destination.log.kind,
         created_ms=time.time_ns() // 1_000_000,
         ranges=ranges,
-        rerun_of=request.from_load,
+        rerun_of=given.from_load,
         columns=request.columns,
         partition_by=request.partition_by,
         # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
-        topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
+        topic_ids={**known, **ids} if given.from_load is None else {**ids, **known},
         reading=request.reading,
-        origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
+        origin=Origin(assigned.cluster_id, ",".join(source.client.bootstrap_servers)),
         positions=reached,
         dead_letters=newest.dead_letters if newest else (),
         upsert=request.upsert,
@@ -168,7 +167,7 @@ def newest_record(log: CommitLog) -> LoadRecord | None:
 def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:
     """Raise ConfigError when the options differ that choose or decode records, or what columns are made of them: the
     rows do not show which were used."""
-    if request.allow_changed_options:
+    if request.given.allow_changed_options:
         return
     loads = [load for load in loads if not _nothing_stands(load)]
     now = with_columns(request.reading, request.columns)
@@ -290,7 +289,7 @@ def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetR
 
 def _loads_since(request: LoadRequest, log: CommitLog) -> list[LoadRecord]:
     """The loads that a re-run covers: `from_load` and all later ones."""
-    wanted = str(request.from_load)
+    wanted = str(request.given.from_load)
     load_id = LoadId.parse(wanted)
     first = log.record(load_id.sequence) if load_id is not None and load_id.group == request.target.group else None
     if load_id is None or first is None or first.load_id != wanted:
@@ -311,7 +310,7 @@ def finished_rerun(request: LoadRequest, destination: Destination) -> LoadRecord
     loads."""
     number = destination.log.newest().sequence
     newest = destination.log.record(number) if number else None
-    if newest is not None and newest.rerun_of == request.from_load and newest.output == destination.url:
+    if newest is not None and newest.rerun_of == request.given.from_load and newest.output == destination.url:
         return newest
     if destination.published(request.target.group):
         raise ConfigError(

@@ -1,30 +1,32 @@
 """What the caller of `load` asks for: which records, where they go, how they are laid out there, and where the group's
 offsets are kept. Checked before anything is opened.
 
-Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure: SQLAlchemy is not
-imported, because those who load into files need not have it.
-
-Each load's record keeps how it reads (reading.py).
-
-The column `load` names the load of a row. `topic` and `partition` are columns of every record; `date` and `hour` are
-made from its timestamp, always in UTC.
+The arguments are the fields of `Target` and `Load`, and all that is said of one is said there (arguments.py): the
+signature of `load`, the options of commands, the reference page and what is refused follow. Everything wrong raises
+ConfigError saying what to set. Pure: SQLAlchemy is not imported, because those who load into files need not have it.
 """
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
 from broker.errors import ConfigError
 from broker.storage.object_stores import object_store_of
-from spark_connector.loads.addresses import DatabaseAddress, IcebergName, is_database_url, is_iceberg
+from spark_connector.loads.addresses import (
+    DatabaseAddress,
+    IcebergName,
+    is_database_url,
+    is_iceberg,
+    storage_options_for,
+)
+from spark_connector.loads.arguments import REQUIRED, argument, arguments_of, given_to, refuse
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
+from spark_connector.loads.column_checks import PARTITION_COLUMNS, check_columns, columns_to_read
 from spark_connector.loads.grammar import (
-    NO_CHANGES,
     POSITION,
     ColumnItem,
     Evolution,
@@ -35,14 +37,12 @@ from spark_connector.loads.grammar import (
     parse_columns,
     parse_partition_by,
     parse_sort_by,
-    refuse_unknown_column,
 )
 from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
-from spark_connector.loads.upsert import Upsert, parse_upsert
+from spark_connector.loads.upsert import ENVELOPES, MODES, Upsert, parse_upsert
 from spark_connector.loads.write_options import FILES, PARQUET, Writing, parse_write_options
 from spark_connector.offset_store.base import check_group
-from spark_connector.options.option_table import did_you_mean
-from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
 FILE_FORMATS = ("parquet", "json", "orc", "avro")
 TABLE_FORMATS = ("delta", "iceberg", "sql")
@@ -55,26 +55,79 @@ OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
 
+_FOR_ICEBERG = "goes with format=iceberg (to=iceberg:NAMESPACE.TABLE), not {format}"
+_AS_THE_RECORDS = (
+    "goes with mode=append: mode=upsert writes the rows as the records have them: leave out columns (--columns) and "
+    "sort_by (--sort-by)"
+)
+
+
 @dataclass(frozen=True)
 class Target:
     """Where a group's loads go and where its offsets are kept. A repair needs no more.
 
-    `to` is a directory, a database URL or `iceberg:NAMESPACE.TABLE`, with its `catalog`; it is not printed, because a
-    URL may hold a password. An Iceberg table keeps the newest `keep_snapshots`. `dead_letters`: tables of dead letters
-    (`delta:URL`) in another storage than `to`, which are opened only because they are named here. `check` fills in
-    `format` and `offsets` when they are None.
+    `to` is not printed, because a URL may hold a password. `dead_letters`: tables of dead letters (`delta:URL`) in
+    another storage than `to`, which are opened only because they are named here. `check` fills in `format` and
+    `offsets` when they are None.
     """
 
-    to: str = field(repr=False)
-    group: str
-    offsets: str | None = None
-    zookeeper_connect: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    format: str | None = None
-    table: str | None = None
-    catalog: str | None = None
-    keep_snapshots: int | None = None
+    to: str = argument(
+        "Where the loads go: a directory, local or hdfs://, a Delta table also on s3://, gs:// or abfs://; "
+        "iceberg:NAMESPACE.TABLE, or a database, a URL of SQLAlchemy that ends in #TABLE.",
+        "DIR|URL",
+        default=REQUIRED,
+        is_secret=True,
+    )
+    group: str = argument("Name of this sequence of loads.", "NAME", default=REQUIRED)
+    offsets: str | None = argument(
+        f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.", "KIND"
+    )
+    zookeeper_connect: str | None = argument(
+        "ZooKeeper for {offsets=zookeeper}.",
+        "HOST:PORT[/CHROOT]",
+        option="--zookeeper",
+        goes_with=("offsets", "zookeeper"),
+        otherwise="has no effect with offsets={offsets}; leave one of them out",
+        needed="host:port[/chroot]; without a ZooKeeper (a standalone broker, KRaft) use offsets=files, or "
+        "offsets=table for format=delta, iceberg and sql",
+    )
+    storage_options: Mapping[str, str] | None = argument(
+        "Options of the object store in {to}, such as key, secret and endpoint_url; of hdfs:// Hadoop settings, by "
+        "default Spark's.",
+        option="--storage-option",
+        is_secret=True,
+    )
+    format: str | None = argument(
+        f"Output format: {', '.join(FORMATS)}. Default: by {{to}}, or parquet.", "NAME", choices=FORMATS
+    )
+    table: str | None = argument(
+        "Table of the database, where {to} does not end in #TABLE.",
+        "NAME",
+        goes_with=("format", "sql"),
+        otherwise="names a table of a database; it has no effect with format={format}",
+    )
+    catalog: str | None = argument(
+        "Catalog of an Iceberg table: a name of pyiceberg's configuration.",
+        "NAME",
+        goes_with=("format", "iceberg"),
+        otherwise=_FOR_ICEBERG,
+        needed="the name of a catalog of pyiceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__TYPE)",
+    )
+    keep_snapshots: int | None = argument(
+        "Snapshots that an Iceberg table keeps. Default: 100.",
+        "N",
+        least=1,
+        goes_with=("format", "iceberg"),
+        otherwise=_FOR_ICEBERG,
+    )
     dead_letters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], hadoop: Mapping[str, str] | None = None, **more: Any) -> Target:
+        """That of the arguments `given`, and `more` of its fields; on HDFS with these settings, over which its options
+        win. Raises ConfigError for options that nothing there takes."""
+        storage = storage_options_for(given["to"], given.get("storage_options") or {}, hadoop or {})
+        return cls(**given_to(cls, given) | more | {"storage_options": storage})
 
     @property
     def is_table(self) -> bool:
@@ -84,7 +137,7 @@ class Target:
     @property
     def hadoop(self) -> Mapping[str, str]:
         """The storage options that are Hadoop settings; those of an object store are none."""
-        return {} if object_store_of(self.to) else self.storage_options
+        return {} if object_store_of(self.to) else self.storage_options or {}
 
     @property
     def address(self) -> DatabaseAddress:
@@ -105,18 +158,11 @@ class Target:
             )
         check_group(self.group)
         format = self.format or self._natural_format
-        if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
-        if format != "sql" and is_database_url(self.to):
-            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
-        self._check_catalog(format)
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
         checked = replace(self, format=format, offsets=offsets)
-        if format == "sql":
-            _ = checked.address
-        elif self.table is not None:
-            raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
-        checked._check_offsets(offsets)
+        if format in FORMATS:
+            checked._check_place(format)
+        refuse(arguments_of(Target), vars(checked))
         return checked
 
     @property
@@ -125,27 +171,16 @@ class Target:
             return "iceberg"
         return "sql" if self.table is not None or is_database_url(self.to) else "parquet"
 
-    def _check_catalog(self, format: str) -> None:
+    def _check_place(self, format: str) -> None:
         if format == "iceberg":
             _ = self.iceberg_name
-            if not self.catalog:
-                raise ConfigError(
-                    "format=iceberg needs 'catalog' (--catalog): the name of a catalog of pyiceberg's configuration "
-                    "(.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__TYPE)"
-                )
-            if self.keep_snapshots is not None and self.keep_snapshots < 1:
-                raise ConfigError(f"keep_snapshots (--keep-snapshots) must be at least 1, not {self.keep_snapshots}")
-            return
-        if is_iceberg(self.to):
+        elif is_iceberg(self.to):
             raise ConfigError(f"'to' is an Iceberg table: format must be iceberg, not {format}")
-        for name, option, value in (
-            ("catalog", "--catalog", self.catalog),
-            ("keep_snapshots", "--keep-snapshots", self.keep_snapshots),
-        ):
-            if value is not None:
-                raise ConfigError(
-                    f"{name} ({option}) goes with format=iceberg (to=iceberg:NAMESPACE.TABLE), not {format}"
-                )
+        if format == "sql":
+            _ = self.address
+        elif is_database_url(self.to):
+            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        self._check_offsets(str(self.offsets))
 
     def _check_offsets(self, offsets: str) -> None:
         if offsets not in OFFSET_KINDS:
@@ -162,15 +197,6 @@ class Target:
             raise ConfigError(
                 f"offsets=table goes with format=delta, iceberg or sql; {self.format} takes files or zookeeper"
             )
-        if offsets == "zookeeper" and not self.zookeeper_connect:
-            raise ConfigError(
-                "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]; without a ZooKeeper (a "
-                "standalone broker, KRaft) use offsets=files, or offsets=table for format=delta, iceberg and sql"
-            )
-        if offsets != "zookeeper" and self.zookeeper_connect:
-            raise ConfigError(
-                f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"
-            )
 
 
 TARGET_FILE_SIZE = 128 << 20
@@ -179,85 +205,23 @@ TARGET_FILE_SIZE = 128 << 20
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
-PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
-
-DERIVED = {
-    # floor: a record without a timestamp has -1 ms, which is still in 1969
-    "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
-    "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
-}
-"""Columns that a record does not have, as Spark SQL."""
-
 _BY_SPARK = tuple(format for format in FORMATS if format not in DIRECT_FORMATS)
 _BY_TASKS = f"format={', '.join(DIRECT_FORMATS[:-1])} and {DIRECT_FORMATS[-1]}"
-
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""Spark's directory for rows without a value."""
-
-_COPYING = "._COPYING_"
-
-_NOT_TEXT = re.compile(
-    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
-    r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
-    r"|[+-]?(nan|infinity)[df]?"
-    r"|\d{2}:\d{2}:\d{2}(\.\d*)?"  # 12:30:00, a TIME since Spark 4.3
-    r"|[+-]?\d{4,}-\d{1,2}(-\d{1,2}([t ].*)?)?",  # 2024-01-31, 2024-01-31 10:00, -2024-01-31, a year before Christ
-    re.IGNORECASE | re.DOTALL,
-)
-"""Names of directories that Spark reads as a number, a date or a time (and a few more, to be safe)."""
-
-_BLANKS = "".join(map(chr, (*range(33), *range(127, 160))))
-"""What Java and Spark pass over at both ends of a number or a date."""
-
 
 _SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def parse_file_size(given: int | str) -> int:
-    """Bytes; a text is a number with kb, mb or gb, which are powers of 1,024 as in Spark. Raises ConfigError."""
-    found = _SIZE.fullmatch(str(given).strip())
+def parse_file_size(given: int | str | None) -> int:
+    """Bytes, by default 128 MiB; a text is a number with kb, mb or gb, which are powers of 1,024 as in Spark.
+
+    Raises ConfigError.
+    """
+    found = _SIZE.fullmatch(str(TARGET_FILE_SIZE if given is None else given).strip())
     size = int(found["number"]) * _UNITS[found["unit"].lower()] if found else 0
     if not size:
         raise ConfigError(f"target_file_size (--target-file-size) must be a size such as 128MB, not '{given}'")
     return size
-
-
-def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
-    """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
-
-    Spark guesses the type of a directory's value: 007 becomes 7. A table has a type for the column and needs no check.
-    """
-    if "topic" not in partition_by:
-        return
-    for topic in sorted(topics):
-        if topic.endswith(_COPYING):
-            raise ConfigError(
-                f"topic '{topic}' cannot be a directory: Spark's readers pass over names that end in {_COPYING}. Leave "
-                "'topic' out of partition_by (--partition-by)"
-            )
-        if read_as := misread_directory(topic):
-            raise ConfigError(
-                f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
-                f"{read_as}. Leave 'topic' out of partition_by "
-                "(--partition-by), or use format=delta, where the column keeps its type"
-            )
-
-
-def misread_directory(value: str) -> str | None:
-    """What Spark would take a directory's value for that is another text; None when it reads the text back."""
-    if value.endswith(_COPYING):
-        return "nothing at all"
-    if value == NO_VALUE:
-        return "null"
-    return "a number, a date or a time" if _NOT_TEXT.fullmatch(value.strip(_BLANKS)) else None
-
-
-def values_in_path(name: str) -> dict[str, str | None]:
-    """Column → value of the directories in a file's name: `date=2026-11-21/part-0` → {"date": "2026-11-21"}."""
-    segments = (segment.partition("=") for segment in posixpath.dirname(name).split("/"))
-    found = ((unquote(key), unquote(value)) for key, separator, value in segments if separator)
-    return {key: None if value == NO_VALUE else value for key, value in found}
 
 
 _PATIENCE_MS = 3_000
@@ -268,42 +232,224 @@ _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The arguments of `load` beside those of its target, as they are given."""
+
+    bootstrap_servers: str = argument("Brokers to contact first.", "HOST:PORT,…", option=None, default=REQUIRED)
+    topic: str | Sequence[str] | None = argument(
+        "Topics, comma-separated; or set subscribePattern or assign in {options}.", "NAME,…"
+    )
+    columns: str | Sequence[str] | None = argument(
+        "Columns of the output, such as value.*,key,offset as position. Default: all that are read.",
+        "COLUMN,…",
+        goes_with=("mode", "append"),
+        otherwise=_AS_THE_RECORDS,
+    )
+    partition_by: str | Sequence[str] | None = argument(
+        "Columns that become directories, such as date or day(at),bucket(16,customer).", "COLUMN,…"
+    )
+    sort_by: str | Sequence[str] | None = argument(
+        "Columns that a file is sorted by, such as customer,at desc.",
+        "COLUMN,…",
+        goes_with=("mode", "append"),
+        otherwise=_AS_THE_RECORDS,
+    )
+    starting_offsets: str = argument(
+        "Where a partition begins that was never loaded: earliest or JSON.", "OFFSETS", default="earliest"
+    )
+    max_records: int | None = argument("Offsets in this load at most.", "N", least=1)
+    options: Mapping[str, str] | None = argument(
+        "Options of the reader, such as valueFormat and kafka.security.protocol.", option="--option"
+    )
+    write_options: Mapping[str, str] | None = argument(
+        "Options of the output format, such as compression; for sql text: columns of bytes that are UTF-8.",
+        option="--write-option",
+    )
+    from_load: str | None = argument(
+        "Load again from this load on, into an empty {to}, up to the group's offsets.",
+        "LOAD_ID",
+        option="--from",
+        goes_with=("format", *FILE_FORMATS),
+        otherwise="is for files; format={format} cannot load again",
+    )
+    from_directory: str | None = argument(
+        "Where that load lies ({offsets=files}).", "DIR", option="--from-dir", goes_with=("from_load",)
+    )
+    allow_changed_options: bool = argument(
+        "Go on although {options} read otherwise than the group's loads so far.", default=False
+    )
+    new_group: bool = argument("Load what other groups have loaded there, once more beside it.", default=False)
+    publish_offsets: bool = argument(
+        "Commit the offsets to the brokers' consumer group, too, where lag tools see them.", default=True
+    )
+    target_file_size: int | str | None = argument("Size at which a task begins another file. Default: 128MB.", "SIZE")
+    schema_evolution: str = argument(
+        "What a load may change in its table: none, add (columns) or add,widen (types that grow, too).",
+        "POLICY",
+        goes_with=("format", *LAKE_FORMATS),
+        otherwise=f"is for {' and '.join(LAKE_FORMATS)}, not for format={{format}}: files have columns of their "
+        "own, and a database is altered by its own means",
+        default="none",
+    )
+    dead_letters: str | None = argument(
+        "Where records go that cannot be decoded: topic:NAME, or exactly once to delta:URL or iceberg:NAMESPACE.TABLE.",
+        "PLACE",
+    )
+    max_bad: str | int | None = argument(
+        "Fail a load with more bad records: a number, or a share of them (0.1%).", "N|P%"
+    )
+    mode: str = argument(
+        f"What a load does with a table: {', '.join(MODES)}.",
+        "NAME",
+        choices=MODES,
+        goes_with=("format", *LAKE_FORMATS),
+        default="append",
+    )
+    key: str | Sequence[str] | None = argument(
+        "The table has one row per key.", "COLUMN,…", goes_with=("mode", "upsert")
+    )
+    envelope: str | None = argument(
+        f"{', '.join(ENVELOPES)} around the rows. Default: none.",
+        "NAME",
+        choices=ENVELOPES,
+        goes_with=("mode", "upsert"),
+    )
+    order_by: str | None = argument(
+        "What orders the records of a key in several partitions.", "COLUMN", goes_with=("mode", "upsert")
+    )
+
+
 @dataclass(frozen=True)
 class LoadRequest:
-    """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets.
+    """A load whose arguments are checked: those that are given, and in properties what they mean.
 
-    `columns`, `partition_by` and `sort_by` are items in the spelling of grammar.py. `time_zone`: of times in text,
-    if no write option names it.
+    `time_zone`: of times in text, if no write option names it. `is_impatient`: for a service, which retries by itself.
+    Its planning has a short time-out: an outage is reported, and a stop obeyed, within seconds. Spark's own planning
+    keeps its time-out.
     """
 
     target: Target
-    source: SourceOptions
-    options: Mapping[str, str]
-    columns: tuple[str, ...] = ()
-    partition_by: tuple[str, ...] = ()
-    sort_by: tuple[str, ...] = ()
-    write_options: Mapping[str, str] = field(default_factory=dict)
-    max_records: int | None = None
-    from_load: str | None = None
-    from_directory: str | None = None
-    allow_changed_options: bool = False
-    new_group: bool = False
-    publish_offsets: bool = True
-    target_file_size: int = TARGET_FILE_SIZE
-    evolution: Evolution = NO_CHANGES
-    dead_letters: DeadLetterPlace | None = None
-    max_bad: MaxBad | None = None
-    upsert: Upsert | None = None
+    given: Load
     time_zone: str = "UTC"
+    is_impatient: bool = False
+
+    @classmethod
+    def build(cls, target: Target, *, time_zone: str = "UTC", is_impatient: bool = False, **given: Any) -> LoadRequest:
+        """Raises ConfigError for arguments (those of `Load`) that cannot be used, before anything is opened."""
+        return cls(target.check(), Load(**given), time_zone, is_impatient)
+
+    def __post_init__(self) -> None:
+        refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})
+        picked, layout, order = self._picked, self._layout, parse_sort_by(self.sort_by)
+        _check_format(self.format, picked, layout, order)
+        check_columns(self.source, picked, layout if self.upsert is None else (), order)
+        _ = self.target_file_size, self.evolution
+        if self.format in DIRECT_FORMATS:
+            _ = self.writing
+        if self.given.from_load and self.target.offsets == "files" and not self.given.from_directory:
+            raise ConfigError(
+                "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that "
+                "load"
+            )
 
     @property
     def format(self) -> str:
         return str(self.target.format)
 
+    @cached_property
+    def _picked(self) -> tuple[ColumnItem, ...]:
+        return parse_columns(self.given.columns)
+
+    @cached_property
+    def _layout(self) -> tuple[PartitionItem, ...]:
+        return parse_partition_by(self.given.partition_by)
+
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Items in the spelling of grammar.py."""
+        return tuple(map(str, self._picked))
+
+    @property
+    def partition_by(self) -> tuple[str, ...]:
+        return tuple(map(str, self._layout))
+
+    @property
+    def sort_by(self) -> Given:
+        return self.given.sort_by
+
+    @cached_property
+    def target_file_size(self) -> int:
+        """Bytes."""
+        return parse_file_size(self.given.target_file_size)
+
+    @cached_property
+    def evolution(self) -> Evolution:
+        return Evolution.parse(self.given.schema_evolution)
+
+    @cached_property
+    def dead_letters(self) -> DeadLetterPlace | None:
+        return None if self.given.dead_letters is None else DeadLetterPlace.parse(self.given.dead_letters)
+
+    @cached_property
+    def max_bad(self) -> MaxBad | None:
+        return None if self.given.max_bad is None else MaxBad.parse(self.given.max_bad)
+
+    @cached_property
+    def upsert(self) -> Upsert | None:
+        """None for a load that appends."""
+        given = self.given
+        return parse_upsert(given.key, given.envelope, given.order_by) if given.mode == "upsert" else None
+
+    @cached_property
+    def source(self) -> SourceOptions:
+        """How the load reads."""
+        source = parse_options(self._reader, Mode.BATCH)
+        if not self.is_impatient:
+            return source
+        patience = min(source.client.default_api_timeout_ms, _PATIENCE_MS)
+        return replace(source, client=replace(source.client, default_api_timeout_ms=patience))
+
+    @cached_property
+    def options(self) -> Mapping[str, str]:
+        """The reader's options, names in lower case, without those that `load` sets."""
+        chosen = (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)
+        return {name: value for name, value in self._reader.items() if name not in chosen}
+
+    @cached_property
+    def _reader(self) -> dict[str, str]:
+        given = as_loads_read({name.lower(): str(value) for name, value in (self.given.options or {}).items()})
+        for name in _STORES:
+            if name in given:
+                raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
+        if "history" in given:
+            raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
+        if "filterkeypartitioner" in given:
+            raise ConfigError(
+                "option 'filterKeyPartitioner' cannot be used in a load: later loads would miss what the old partition "
+                "of a key still gets while the topic grows"
+            )
+        given["kafka.bootstrap.servers"] = self.given.bootstrap_servers
+        if self.given.topic is not None:
+            given["subscribe"] = self.given.topic if isinstance(self.given.topic, str) else ",".join(self.given.topic)
+        if not any(name in given for name in _STARTS):
+            given["startingoffsets"] = self.given.starting_offsets
+        if given.get("columnnameofcorruptrecord", "").strip().lower() == LOAD_COLUMN:
+            raise ConfigError(
+                f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
+                "choose another name"
+            )
+        given |= _about_bad_records(given, self.format, self.dead_letters, self.max_bad)
+        if self._picked:
+            given["columns"] = ",".join(columns_to_read(self._picked, self._layout, given))
+        return given
+
+    @cached_property
     def writing(self) -> Writing:
         """How tasks write the files. Raises ConfigError for write options that the format does not have."""
-        return parse_write_options(self.format if self.format in FILE_FORMATS else PARQUET, self.write_options)
+        return parse_write_options(
+            self.format if self.format in FILE_FORMATS else PARQUET, self.given.write_options or {}
+        )
 
     @property
     def dead_letter_table(self) -> DeadLetterPlace | None:
@@ -319,126 +465,12 @@ class LoadRequest:
         return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
 
     @property
-    def decodes(self) -> bool:
-        """Whether keys or values become columns with types."""
-        return decodes(self.options)
-
-    @property
     def fails_on_bad(self) -> bool:
         """Whether one bad record fails the load: nobody has said what becomes of them."""
         corrupt = set(self.source.formats.corrupt_columns.values())
         said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
-        picked = any(item.path[0] in corrupt for item in parse_columns(self.columns))
-        return self.decodes and not said and not picked and self.dead_letters is None and self.max_bad is None
-
-    def impatient(self) -> LoadRequest:
-        """This request with a short time-out for planning, for a service, which retries by itself.
-
-        An outage is then reported, and a stop obeyed, within seconds. Spark's own planning keeps its time-out.
-        """
-        client = self.source.client
-        patience = min(client.default_api_timeout_ms, _PATIENCE_MS)
-        return replace(self, source=replace(self.source, client=replace(client, default_api_timeout_ms=patience)))
-
-    @classmethod
-    def build(
-        cls,
-        target: Target,
-        *,
-        bootstrap_servers: str,
-        topic: str | Sequence[str] | None,
-        starting_offsets: str = "earliest",
-        options: Mapping[str, str] | None = None,
-        columns: Given = None,
-        partition_by: Given = None,
-        sort_by: Given = None,
-        target_file_size: int | str | None = None,
-        schema_evolution: str = "none",
-        dead_letters: str | None = None,
-        max_bad: str | int | None = None,
-        mode: str | None = None,
-        key: str | Sequence[str] | None = None,
-        envelope: str | None = None,
-        order_by: str | None = None,
-        **others: Any,
-    ) -> LoadRequest:
-        """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
-        target = target.check()
-        picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
-        _check_format(str(target.format), picked, layout, order)
-        upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
-        if upsert is not None and (picked or order):
-            raise ConfigError(
-                "mode=upsert writes the rows as the records have them: leave out columns (--columns) and sort_by "
-                "(--sort-by)"
-            )
-        given = as_loads_read({name.lower(): str(value) for name, value in (options or {}).items()})
-        for name in _STORES:
-            if name in given:
-                raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
-        if "history" in given:
-            raise ConfigError("option 'history' cannot be used in a load: it reads a table that loads have written")
-        if "filterkeypartitioner" in given:
-            raise ConfigError(
-                "option 'filterKeyPartitioner' cannot be used in a load: later loads would miss what the old partition "
-                "of a key still gets while the topic grows"
-            )
-        given["kafka.bootstrap.servers"] = bootstrap_servers
-        if topic is not None:
-            given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)
-        if not any(name in given for name in _STARTS):
-            given["startingoffsets"] = starting_offsets
-        if given.get("columnnameofcorruptrecord", "").strip().lower() == LOAD_COLUMN:
-            raise ConfigError(
-                f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
-                "choose another name"
-            )
-        letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
-        limit = None if max_bad is None else MaxBad.parse(max_bad)
-        given |= _about_bad_records(given, str(target.format), letters, limit)
-        if picked:
-            given["columns"] = ",".join(columns_to_read(picked, layout, given))
-        source = parse_options(given, Mode.BATCH)
-        _check_columns(source, picked, layout if upsert is None else (), order)
-        reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        size = TARGET_FILE_SIZE if target_file_size is None else parse_file_size(target_file_size)
-        evolution = Evolution.parse(schema_evolution)
-        if evolution != NO_CHANGES and target.format not in LAKE_FORMATS:
-            raise ConfigError(
-                f"schema_evolution (--schema-evolution) is for {' and '.join(LAKE_FORMATS)}, not for "
-                f"format={target.format}: files have columns of their own, and a database is altered by its own means"
-            )
-        return cls(
-            target,
-            source,
-            reader,
-            columns=tuple(map(str, picked)),
-            partition_by=tuple(map(str, layout)),
-            sort_by=tuple(map(str, order)),
-            target_file_size=size,
-            evolution=evolution,
-            dead_letters=letters,
-            max_bad=limit,
-            upsert=upsert,
-            **others,
-        )
-
-    def __post_init__(self) -> None:
-        if self.format in DIRECT_FORMATS:
-            _ = self.writing
-        if self.max_records is not None and self.max_records < 1:
-            raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
-        if self.from_load is None and self.from_directory is not None:
-            raise ConfigError("from_directory (--from-dir) goes with from_load (--from)")
-        if self.from_load is None:
-            return
-        if self.target.is_table:
-            raise ConfigError(f"from_load (--from) is for files; format={self.format} cannot load again")
-        if self.target.offsets == "files" and self.from_directory is None:
-            raise ConfigError(
-                "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that "
-                "load"
-            )
+        picked = any(item.path[0] in corrupt for item in self._picked)
+        return decodes(self.options) and not said and not picked and self.dead_letters is None and self.max_bad is None
 
 
 def _about_bad_records(
@@ -498,51 +530,3 @@ def _check_format(
             f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
             f"tables without them go with {_BY_TASKS}"
         )
-
-
-def columns_to_read(
-    columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], options: Mapping[str, str]
-) -> list[str]:
-    """The reader's columns that the table's columns are made of, and those that rows are counted by."""
-    if "columns" in options:
-        raise ConfigError("columns (--columns) says what is read, too: leave out the reader's option 'columns'")
-    corrupt = options.get("columnnameofcorruptrecord", "_corrupt_record").strip()
-    known = {**{name: name for name in COLUMNS}, corrupt: "value", f"{corrupt}_key": "key"}
-    needed = {*POSITION}
-    for item in columns:
-        if item.path[0] not in known:
-            similar = did_you_mean(item.path[0], {name.lower(): name for name in known})
-            hint = f"{similar} Columns are: {', '.join(COLUMNS)}".lstrip()
-            raise ConfigError(f"columns (--columns) {item}: the read has no column '{item.path[0]}'. {hint}")
-        needed.add(known[item.path[0]])
-    if any(str(item) in DERIVED for item in partition_by):
-        needed.add("timestamp")
-    return [name for name in COLUMNS if name in needed]
-
-
-def _check_columns(
-    source: SourceOptions,
-    columns: Sequence[ColumnItem],
-    partition_by: Sequence[PartitionItem],
-    sort_by: Sequence[SortItem],
-) -> None:
-    """Raise ConfigError unless the columns are there that a load counts, partitions and sorts its rows by.
-
-    Which fields a value has is known later.
-    """
-    needed = [*POSITION]
-    if any(str(item) in DERIVED for item in partition_by):
-        needed.append("timestamp")
-    missing = [name for name in needed if name not in source.columns]
-    if missing:
-        raise ConfigError(
-            f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows; the argument "
-            "columns (--columns) says which of the columns the table gets"
-        )
-    if any(item.every for item in columns):
-        return
-    names = [item.name for item in columns] or [*source.columns, *source.formats.corrupt_columns.values()]
-    named: tuple[PartitionItem | SortItem, ...] = (*partition_by, *sort_by)
-    for one in named:
-        if str(one) not in DERIVED:
-            refuse_unknown_column(one, names)

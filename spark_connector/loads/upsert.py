@@ -9,7 +9,6 @@ from broker.errors import ConfigError
 from spark_connector.stored_json import mapping, text, texts
 
 MODES = ("append", "upsert")
-UPSERT_FORMATS = ("delta", "iceberg")
 ENVELOPES = ("none", "debezium")
 
 
@@ -39,24 +38,11 @@ class Upsert:
         return cls(key, found["envelope"], None if order is None else text(order, "order_by"))
 
 
-def parse_upsert(
-    mode: str | None, key: str | Sequence[str] | None, envelope: str | None, order_by: str | None, format: str
-) -> Upsert | None:
-    """None for loads that append; `key` as a string is a comma-separated list. Raises ConfigError."""
-    if mode not in (None, *MODES):
-        raise ConfigError(f"mode (--mode) must be one of {', '.join(MODES)}, not '{mode}'")
+def parse_upsert(key: str | Sequence[str] | None, envelope: str | None, order_by: str | None) -> Upsert:
+    """`key` as a string is a comma-separated list. Raises ConfigError."""
     names = tuple(name.strip() for name in (key.split(",") if isinstance(key, str) else key or ()))
-    if mode != "upsert":
-        for name, value in (("key", names), ("envelope", envelope), ("order_by", order_by)):
-            if value:
-                raise ConfigError(f"{name} (--{name.replace('_', '-')}) goes with mode=upsert (--mode upsert)")
-        return None
-    if format not in UPSERT_FORMATS:
-        raise ConfigError(f"mode=upsert goes with format {' or '.join(UPSERT_FORMATS)}, not {format}")
     if not names or not all(names):
         raise ConfigError("mode=upsert needs key (--key): the columns of which the table has one row each")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"key (--key) names '{twice[0]}' twice")
-    if envelope not in (None, *ENVELOPES):
-        raise ConfigError(f"envelope (--envelope) must be one of {', '.join(ENVELOPES)}, not '{envelope}'")
     return Upsert(names, envelope or "none", order_by or None)

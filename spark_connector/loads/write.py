@@ -30,6 +30,7 @@ from spark_connector.formats.value_format import ParseMode, ReadFormats
 from spark_connector.loads.bad_record_options import MaxBad
 from spark_connector.loads.change_files import UnfitChanges, change_layout, table_layout
 from spark_connector.loads.changes import ChangeDecoder
+from spark_connector.loads.column_checks import DERIVED
 from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
@@ -41,7 +42,6 @@ from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.reading import decodes
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import (
-    DERIVED,
     DIRECT_FORMATS,
     LOAD_COLUMN,
     TABLE_FORMATS,
@@ -101,7 +101,7 @@ def write_load(
             frame = read_ranges(session(), record, request.options, fails_on_bad=request.fails_on_bad, bad=bad)
             begins()
             write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
-            sealed = write_rows(frame, record, place, request.write_options)
+            sealed = write_rows(frame, record, place, request.given.write_options or {})
             if request.source.formats.corrupt_columns:
                 found = Findings(sealed.rows, int(bad.get["bad"]))
         confirm_topics(request, record)

@@ -353,14 +353,17 @@ def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, delta, iceberg, sql, not 'csv'"),
+        (
+            {"format": "csv"},
+            r"format \(--format\) must be one of parquet, json, orc, avro, delta, iceberg, sql, not 'csv'",
+        ),
         ({"offsets": "group"}, "offsets must be files or zookeeper"),
         ({"offsets": "zookeeper"}, "needs 'zookeeper_connect'"),
         ({"zookeeper_connect": "localhost:1"}, "no effect with offsets=files"),
         ({"group": "a/b"}, "group 'a/b' cannot be used"),
         ({"to": " "}, "load needs 'to'"),
         ({"to": "memory://x/y"}, "atomic rename"),
-        ({"max_records": 0}, "max_records must be at least 1"),
+        ({"max_records": 0}, r"max_records \(--max-records\) must be at least 1"),
         ({"options": {"group": "x"}}, "option 'group' cannot be used in a load"),
         (
             {"options": {"filterKey": "a", "filterKeyPartitioner": "murmur2"}},

@@ -27,6 +27,8 @@ from broker.web.families import FAMILIES
 from spark_connector.options.option_table import OPTIONS, Option
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.job_rights import job_rights
+from tests.support.load_arguments import PAGE as LOAD
+from tests.support.load_arguments import load_arguments, written
 from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol
 from tests.support.source_tree import ROOT
@@ -182,6 +184,7 @@ def console_commands() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "options": lambda: options(OPTIONS),
     "write-options": lambda: options(WRITE_OPTIONS),
+    "load-arguments": load_arguments,
     "broker-settings": lambda: settings(BrokerConfig, read_properties_file(CONF / "server.properties")),
     "topic-settings": lambda: settings(LogConfig),
     "client-settings": lambda: settings(ClientSettings),
@@ -220,10 +223,10 @@ def _shown_default(one: Setting, shipped: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Write the pages whose generated parts differ from the code."""
-    for page in PAGES:
+    """Write the pages whose generated parts differ from the code, and the signature of `load`."""
+    for page in [*PAGES, LOAD]:
         before = page.read_text(encoding="utf-8")
-        after = regenerate(before)
+        after = written(before) if page is LOAD else regenerate(before)
         if after != before:
             page.write_text(after, encoding="utf-8")
             print(f"{page.name} brought up to date")

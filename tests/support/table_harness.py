@@ -308,8 +308,10 @@ class _Iceberg(IcebergDestination):
         super().__init__(place, log, group)
         self._crash = crash
 
-    def _storage(self, table: Table) -> Storage:
-        return self._crash.guard(storage_of(table), ("create", "rename", "remove", "make_directory"))
+    def storage(self) -> Storage | None:
+        storage = super().storage()
+        steps = ("create", "rename", "remove", "make_directory")
+        return None if storage is None else self._crash.guard(storage, steps)
 
     def task_output(self, place: str) -> TaskOutput:
         return self._crash.guard(super().task_output(place), ("open",))

@@ -8,9 +8,8 @@ the rows would be there twice. Replaced files stay on the disk until VACUUM, so 
 from __future__ import annotations
 
 import json
-import posixpath
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError
 from broker.storage.storage import Storage
-from spark_connector.loads.compaction import COMPACTED, Compaction, NewFile, TableFile
+from spark_connector.loads.compaction import Compaction, NewFile, TableFile
 from spark_connector.loads.delta.delta_features import Work, check_features
 from spark_connector.loads.delta.delta_files import DeltaFiles
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
@@ -30,7 +29,7 @@ from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadId, failed_load
 from spark_connector.loads.tasks.partition_values import segment_of
-from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.stored_json import mapping, parsed
 
 _NEAR = 50  # commits to search first
@@ -39,26 +38,25 @@ _NEAR = 50  # commits to search first
 class DeltaCompaction(Compaction[DeltaTable]):
     """The compactions of one group in a Delta table."""
 
-    def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
-        super().__init__(group, f"the Delta table {output.shown}", output)
-        self._output = output
+    def __init__(self, log: DeltaCommitLog, group: str, storage: Storage, output: Callable[[str], TaskOutput]) -> None:
+        super().__init__(group, f"the Delta table {storage.shown}", storage, output)
         self._log = log
 
     def table(self) -> DeltaTable:
         table = self._log.table()
         if table is None:
-            raise ConfigError(f"there is no Delta table in {self._output.shown}")
-        check_features(table, [Work.COMPACTION], self._output.shown)
+            raise ConfigError(f"there is no Delta table in {self._staging.shown}")
+        check_features(table, [Work.COMPACTION], self._staging.shown)
         return table
 
     def number(self, table: DeltaTable) -> int:
         return table.transaction_version(self._app_id) or 0
 
     def files(self, table: DeltaTable) -> list[TableFile]:
-        return DeltaFiles(table, self._output).all()
+        return DeltaFiles(table, self._staging).all()
 
     def rows_of(self, table: DeltaTable, files: Sequence[TableFile]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        stored = DeltaFiles(table, self._output)
+        stored = DeltaFiles(table, self._staging)
         schema = pa.schema([field for field in stored.schema if field.name not in stored.partitioning])
         parts = (part for file in files for part in stored.read(file, schema.names))
         return schema, (batch for part in parts for batch in part.to_batches())
@@ -68,10 +66,6 @@ class DeltaCompaction(Compaction[DeltaTable]):
         texts = zip(table.metadata().partition_columns, values, strict=True)
         return "/".join(segment_of(name, text, "delta") for name, text in texts)
 
-    def output(self, table: DeltaTable, attempt: LoadId, directory: str = "") -> TaskOutput:
-        place = posixpath.join(_directory(attempt), directory) if directory else _directory(attempt)
-        return StorageOutput(self._output.url, self._output.options, place)
-
     def commit(
         self, table: DeltaTable, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]
     ) -> bool:
@@ -80,7 +74,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
         statistics = TableStatistics.of_table(table)
         actions: list[AddAction | RemoveAction] = [
             AddAction(
-                path=f"{_directory(attempt)}/{file.written.name}",
+                path=f"{self.place_of(attempt)}/{file.written.name}",
                 size=file.written.size,
                 partition_values=_by_column(partitioning, file.values),
                 modification_time=file.added_ms,
@@ -94,7 +88,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
             RemoveAction(unquote(file.path), False, now, file.size, _by_column(partitioning, file.values))
             for file in removed
         ]
-        self._output.sync(_directory(attempt))
+        self._staging.sync(self.place_of(attempt))
         metadata = {"userMetadata": json.dumps({COMPACTION: str(attempt)})}
         try:
             table.create_write_transaction(
@@ -111,7 +105,7 @@ class DeltaCompaction(Compaction[DeltaTable]):
             if after.version() == table.version():
                 raise failed_load(f"{self._shown}: the commit of a compaction failed: {error}", error) from error
             return False
-        self._output.sync(f"_delta_log/{table.version() + 1:020d}.json")
+        self._staging.sync(f"_delta_log/{table.version() + 1:020d}.json")
         return True
 
     def is_winner(self, table: DeltaTable, attempt: LoadId) -> bool | None:
@@ -122,9 +116,6 @@ class DeltaCompaction(Compaction[DeltaTable]):
                     return winner == attempt
         return None
 
-    def remove_files(self, table: DeltaTable, attempt: LoadId) -> None:
-        self._output.remove(_directory(attempt))
-
     def vacuum(self, table: DeltaTable) -> int:
         """Only files that the log names as removed, by the table's own retention; never those of attempts."""
         return len(table.vacuum(dry_run=False))
@@ -132,10 +123,6 @@ class DeltaCompaction(Compaction[DeltaTable]):
     @property
     def _app_id(self) -> str:
         return f"{self._group}/compaction"
-
-
-def _directory(attempt: LoadId) -> str:
-    return f"{COMPACTED}/{attempt}"
 
 
 def _by_column(partitioning: Sequence[str], values: Any) -> dict[str, str | None]:

@@ -1,12 +1,8 @@
-"""A Delta table as the destination of loads: Spark writes parquet files into it, and one commit adds them.
+"""A Delta table as the destination of loads, as lake.py says: tasks write parquet files, and one commit adds them.
 
-    <table>/_staging/table/<load id>/intent.json   1. what will be loaded
-    <table>/<load id>/part-…                       2. Spark writes; not in the table's log, so no reader sees it
-    <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (delta_log.py)
-
-Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does
-nothing. Every row names its load in the column `load`; a rewind is one commit that deletes the rows of loads by it. An
-attempt that can no longer be committed is removed when its number is taken.
+    <table>/_staging/table/<load id>/intent.json
+    <table>/<load id>/part-…
+    <table>/_delta_log/<version>.json              delta_log.py
 
 Imported only for format=delta, because `deltalake` is an extra.
 """
@@ -24,10 +20,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
-from spark_connector.loads.change_files import ReadChanges, changes_of, check_marker, no_changes
+from spark_connector.loads.change_files import ReadChanges, check_marker, no_changes
 from spark_connector.loads.dead_letters import groups_with_letters
 from spark_connector.loads.delta.delta_compaction import DeltaCompaction
 from spark_connector.loads.delta.delta_creation import NewTable, is_unused, plan_table
@@ -43,12 +39,10 @@ from spark_connector.loads.footers import pages_are_whole
 from spark_connector.loads.grammar import identify_rows, parse_partition_by, partition_columns
 from spark_connector.loads.history import (
     HistoryEntry,
-    intent_of,
-    is_of,
     refuse_within_table,
-    staged_entries,
     topics_by_group,
 )
+from spark_connector.loads.lake import LakeDestination
 from spark_connector.loads.record import (
     LoadError,
     LoadFile,
@@ -56,19 +50,17 @@ from spark_connector.loads.record import (
     LoadInterrupted,
     LoadRange,
     LoadRecord,
-    TableGone,
     failed_load,
 )
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
-from spark_connector.loads.table import ROW_SCHEMA, TableDestination, first_line
+from spark_connector.loads.table import ROW_SCHEMA, first_line
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.outages import is_out_of_reach
 
-_STAGING = "_staging/table"
 _TRIES = 20  # to alter a table beside others
 _MISREAD = re.compile(r"[#%?^|\[\]\\\x00-\x1f\x7f]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
@@ -97,12 +89,15 @@ class _Planned:
     fitted: FileLayout
 
 
-class DeltaDestination(TableDestination[DeltaTable | None]):
+class DeltaDestination(LakeDestination[DeltaTable]):
     """The table, and the loads of one group in it."""
 
     log: DeltaCommitLog
     output: Storage
+    title = "Delta table"
+    staging = "_staging/table"
     unreadable = (DeltaError, pa.ArrowException, OSError, ValueError)
+    hopeless = (OffsetConflict, ConfigError, FileNotAsWritten)
 
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
         super().__init__(output.shown, log, group)
@@ -113,13 +108,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
 
     def stage(self, record: LoadRecord) -> str:
         self.output.probe()
-        path, intent = f"{_STAGING}/{record.load_id}/intent.json", intent_of(record)
-        try:
-            self.output.create(path, intent)
-        except FileExistsError:  # on an object store it may be our own, when the answer was lost
-            if self.output.read(path) != intent:
-                raise
-        return record.load_id if record.upsert is None else _change_files(record.load_id)
+        return super().stage(record)
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Check that the table takes these columns, and add those that it may get; plan a table where there is none,
@@ -143,60 +132,13 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         self._new = _Planned(new, record, layout, fitted)
         return fitted
 
-    def seal(self, record: LoadRecord) -> None:
-        """Sync the files: after a power failure, a table whose log names empty files could not be read."""
-        if record.upsert is None:
-            self.output.sync(record.load_id)
-
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
-        there: Mapping[str, int] = {}
-        try:
-            self.decide(record, files)
-            if files and record.upsert is None:
-                there = self.output.data_files(record.load_id)
-                self.check_there(record, self.output.below(record.load_id).url_of, there, files)
-            if record.rewind is not None:
-                self.stage(record)  # by which a repair removes the files that it writes anew, if it is killed
-            self.log.append(record, files, self._changes)
-        except PykafkaError as error:
-            # A ConfigError is raised before a commit is tried.
-            is_over = isinstance(error, OffsetConflict | ConfigError | FileNotAsWritten)
-            if is_over or (record.upsert is not None and not error.retriable):
-                self.discard(record.load_id)
-            raise
-        self.output.remove(f"{_STAGING}/{record.load_id}")
-        for name in there.keys() - {file.name for file in files}:  # of an attempt of a task that does not count
-            self.output.remove(f"{record.load_id}/{name}")
-        self.repair()
-
     def _read_changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
         if record.upsert is None or record.rewind is not None:
             return no_changes
-        place, names = _change_files(record.load_id), [file.name for file in files]
-        return changes_of(record, lambda name: self.output.open_input(f"{place}/{name}"), names)
-
-    def discard(self, load_id: str) -> None:
-        self.output.remove(load_id)
-        self.output.remove(feed_directory(load_id))
-        self.output.remove(f"{_STAGING}/{load_id}")
+        return self.changes(record, files)
 
     def compaction(self) -> DeltaCompaction:
-        return DeltaCompaction(self.output, self.log, self._group)
-
-    def staged(self) -> dict[str, int]:
-        names = (name for name in self.output.names(_STAGING) if is_of(self._group, name))
-        return {name: LoadId.of(name).sequence for name in names}
-
-    def clear(self, name: str) -> None:
-        """Remove the intent, and also the files when they are certainly no part of the table."""
-        winner = self.log.record(LoadId.of(name).sequence)
-        if winner is not None and winner.load_id != name:
-            self.discard(name)
-        else:  # committed, or so old that the log does not know: VACUUM finds out
-            self.output.remove(f"{_STAGING}/{name}")
-
-    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
-        return staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
+        return DeltaCompaction(self.log, self._group, self.output, self.task_output)
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
@@ -206,19 +148,28 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         if not all(identify_rows(load.columns) for load in loads):
             return found  # a column topic is one of the values
         elsewhere = groups_with_letters(found) - found.keys()
-        if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
+        if table is not None and {LOAD_COLUMN, "topic"} <= self.column_names(table):
             for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
                 load_id = LoadId.parse(str(row[LOAD_COLUMN]))
                 if load_id is not None and load_id.group not in elsewhere:
                     found.setdefault(load_id.group, set()).add(row["topic"])
         return found
 
-    def table_of(self, output: str) -> DeltaTable | None:
+    def table_of(self, output: str = "") -> DeltaTable | None:
         return self.log.table()
 
-    def why_unreadable(self, table: DeltaTable | None, columns: Sequence[str]) -> str | None:
-        missing = [name for name in columns if name not in _column_names(table)]
-        return f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+    def storage(self) -> Storage:
+        return self.output
+
+    def directories(self, load_id: str) -> Sequence[str]:
+        return load_id, feed_directory(load_id)
+
+    def column_names(self, table: DeltaTable | None) -> set[str]:
+        return set() if table is None else {field.name for field in table.schema().fields}
+
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile]) -> Collection[str]:
+        self.log.append(record, files, self._changes)
+        return ()
 
     def read_rows(self, table: DeltaTable | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
         columns = ", ".join(f'"{name}"' for name in ROW_SCHEMA.names)
@@ -271,7 +222,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
         if rewind.upsert is not None:
             version_to_restore(table, rewind, self.log.loads_by_version(table))
             return
-        if LOAD_COLUMN not in _column_names(table):
+        if LOAD_COLUMN not in self.column_names(table):
             raise ConfigError(
                 f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
             )
@@ -308,7 +259,7 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             self._new = None
             return  # the winner has removed the changes, and `append` refuses the number
         if not planned.table.make(self.output):
-            there = self._fitted(self._reopened(), planned.record, planned.layout)
+            there = self._fitted(self.there(), planned.record, planned.layout)
             if there.schema != planned.fitted.schema:
                 raise LoadInterrupted(
                     f"another process has just made the Delta table {self.url} with other columns; nothing of load "
@@ -331,16 +282,10 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
                 self.log.sync(version)
             except DeltaError as error:
                 failed = error
-            table = self._reopened()
+            table = self.there()
             if failed is not None and table.version() == version:
                 break
         raise failed_load(f"{where} cannot get new columns: {failed}", failed or "") from failed
-
-    def _reopened(self) -> DeltaTable:
-        table = self.log.table()
-        if table is None:
-            raise TableGone(self.url)
-        return table
 
     def _look_at(self, path: str, damage: list[str], unread: list[str]) -> None:
         """Add what is wrong with a file that the load itself has written, by its checksums, to one of the lists."""
@@ -353,11 +298,6 @@ class DeltaDestination(TableDestination[DeltaTable | None]):
             damage.append(f"{path} is missing")
         except (pa.ArrowException, OSError) as error:
             (unread if is_out_of_reach(error) else damage).append(f"{path} cannot be read: {first_line(error)}")
-
-
-def _change_files(load_id: str) -> str:
-    """Where the tasks of an upsert write: not beside the table's files, for readers and VACUUM pass over it."""
-    return f"{_STAGING}/{load_id}/changes"
 
 
 def _made_of(record: LoadRecord) -> dict[str, str]:
@@ -415,7 +355,3 @@ def _without_views(part: pa.Table) -> pa.Table:
     """Text and bytes as other tables have them: pyarrow cannot take rows of the views that DataFusion gives."""
     plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
     return part.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in part.schema]))
-
-
-def _column_names(table: DeltaTable | None) -> set[str]:
-    return set() if table is None else {field.name for field in table.schema().fields}

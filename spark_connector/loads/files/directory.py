@@ -49,6 +49,7 @@ from spark_connector.loads.history import (
     refuse_unseen,
     topics_by_group,
 )
+from spark_connector.loads.path_values import check_topics
 from spark_connector.loads.record import (
     LoadError,
     LoadId,
@@ -58,7 +59,6 @@ from spark_connector.loads.record import (
     Rewind,
     published_directory,
 )
-from spark_connector.loads.request import check_topics
 from spark_connector.loads.rewind import aside_of, manifest_of, standing
 from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.table_snapshot import TableSnapshot

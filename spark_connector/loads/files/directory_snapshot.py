@@ -12,8 +12,8 @@ from broker.errors import ConfigError
 from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.history import History, HistoryEntry, LoadState
+from spark_connector.loads.path_values import values_in_path
 from spark_connector.loads.record import LoadInterrupted, published_directory
-from spark_connector.loads.request import values_in_path
 from spark_connector.loads.rewind import REWOUND, aside_of, undone_by
 from spark_connector.loads.table_snapshot import ParquetScan, TableFile, TableSnapshot, no_longer_there
 

@@ -20,7 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage
 from spark_connector.loads.destination import NewSession, Offsets, RowOffsets
 from spark_connector.loads.footers import pages_are_whole
-from spark_connector.loads.request import values_in_path
+from spark_connector.loads.path_values import values_in_path
 from spark_connector.outages import is_out_of_reach, summary
 
 _FILES_AT_ONCE = 4

@@ -44,13 +44,13 @@ _PROPERTY = "pykafka.compaction."
 class IcebergCompaction(Compaction[Table]):
     """The compactions of one group in an Iceberg table."""
 
+    place = f"{DATA}/{COMPACTED}"
+
     def __init__(
         self, log: IcebergCommitLog, group: str, shown: str, storage: Storage, output: Callable[[str], TaskOutput]
     ) -> None:
-        """`storage` is the table's directory; `output` gives the place of new files in a directory of it."""
-        super().__init__(group, shown, storage)
+        super().__init__(group, shown, storage, output)
         self._log = log
-        self._output = output
         self._data_files: dict[str, DataFile] = {}
         self._order_id: int | None = None
 
@@ -103,32 +103,16 @@ class IcebergCompaction(Compaction[Table]):
         self._order_id = order.order_id if keys else None
         return keys
 
-    def output(self, table: Table, attempt: LoadId, directory: str = "") -> TaskOutput:
-        return self._output(posixpath.join(_directory(attempt), directory) if directory else _directory(attempt))
-
     def commit(self, table: Table, attempt: LoadId, removed: Sequence[TableFile], added: Sequence[NewFile]) -> bool:
-        metadata, directory = table.metadata, f"{_location(table)}/{_directory(attempt)}"
+        metadata, directory = table.metadata, f"{_location(table)}/{self.place_of(attempt)}"
         names = [field.name for field in metadata.spec().fields]
-        self._staging.sync(_directory(attempt))
+        self._staging.sync(self.place_of(attempt))
         new = []
         for file in added:
             values: Any = file.values
             written, by_name = file.written, dict(zip(names, values, strict=True))
-            path = f"{directory}/{written.name}"
-            footer, spec_id = written.metadata(), metadata.default_spec_id
-            said = written.unsaid
-            new.append(
-                data_file(
-                    metadata,
-                    path,
-                    written.size,
-                    footer,
-                    by_name,
-                    spec_id,
-                    unsaid=said,
-                    sort_order_id=self._order_id,
-                )
-            )
+            made = (f"{directory}/{written.name}", written.size, written.metadata(), by_name, metadata.default_spec_id)
+            new.append(data_file(metadata, *made, unsaid=written.unsaid, sort_order_id=self._order_id))
         change = Change(new, {file.path for file in removed}, Operation.REPLACE)
         note = json.dumps({"number": attempt.sequence, "id": str(attempt)})
         try:
@@ -141,10 +125,7 @@ class IcebergCompaction(Compaction[Table]):
         newest = self._newest(table)
         if newest is not None and newest.sequence == attempt.sequence:
             return newest == attempt
-        return any(f"/{_directory(attempt)}/" in path for path in named_files(table))
-
-    def remove_files(self, table: Table, attempt: LoadId) -> None:
-        self._staging.remove(_directory(attempt))
+        return any(f"/{self.place_of(attempt)}/" in path for path in named_files(table))
 
     def vacuum(self, table: Table) -> int:
         """A number that is taken cannot be committed any more, so nothing of it is still under way.
@@ -155,7 +136,7 @@ class IcebergCompaction(Compaction[Table]):
             raise ConfigError(
                 f"{self._shown} has gc.enabled = false: other tables may have its files, so vacuum deletes none"
             )
-        taken = {DATA: self._log.state(table).number, f"{DATA}/{COMPACTED}": self.number(table)}
+        taken = {DATA: self._log.state(table).number, self.place: self.number(table)}
         left = [
             f"{directory}/{name}"
             for directory, number in taken.items()
@@ -216,7 +197,3 @@ def named_files(table: Table) -> set[str]:
 
 def _location(table: Table) -> str:
     return table.location().rstrip("/")
-
-
-def _directory(attempt: LoadId) -> str:
-    return posixpath.join(DATA, COMPACTED, str(attempt))

@@ -1,12 +1,8 @@
-"""An Iceberg table as the destination of loads: tasks write parquet files below it, and one commit adds them.
+"""An Iceberg table as the destination of loads, as lake.py says: tasks write parquet files, and one commit adds them.
 
-    <table>/_staging/<load id>/intent.json   1. what will be loaded
-    <table>/data/<load id>/part-…            2. written by the tasks; no snapshot names it, so no reader sees it
-    the catalog's commit_table               3. committed: files, number and offsets in one step (iceberg_log.py)
-
-Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does
-nothing. Every row names its load in the column `load`; a rewind is one commit that removes the rows of loads by it. An
-attempt that can no longer be committed is removed when its number is taken.
+    <table>/_staging/<load id>/intent.json
+    <table>/data/<load id>/part-…
+    the catalog's commit_table               iceberg_log.py
 
 The table is created by the first load, and its namespace is not: it belongs to whoever keeps the catalog. Imported only
 for format=iceberg, because `pyiceberg` is an extra.
@@ -28,13 +24,11 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import IcebergName
-from spark_connector.loads.change_files import UPSERT_PROPERTY, changes_of, check_marker, marker_of
-from spark_connector.loads.file_check import FileNotAsWritten
-from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
+from spark_connector.loads.change_files import UPSERT_PROPERTY, check_marker, marker_of
 from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_catalog, plain_error
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
 from spark_connector.loads.iceberg.iceberg_creation import is_unused, made_anew
@@ -45,17 +39,14 @@ from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewou
 from spark_connector.loads.iceberg.iceberg_read import snapshot_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, of_loads_or_none, of_none_in, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layout, new_order, new_schema, new_spec
-from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRange, LoadRecord, TableGone
+from spark_connector.loads.lake import LakeDestination
+from spark_connector.loads.record import LoadError, LoadFile, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
-from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.table import ROW_SCHEMA
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.loads.upsert import Upsert
-from spark_connector.offset_store.base import OffsetConflict
-
-_STAGING = "_staging"
 
 
 def open_iceberg(catalog: str, name: IcebergName, group: str, keep_snapshots: int | None) -> IcebergDestination:
@@ -84,10 +75,11 @@ class IcebergOutput:
         return f"{self.location}/{name}"
 
 
-class IcebergDestination(TableDestination[Table | None]):
+class IcebergDestination(LakeDestination[Table]):
     """The table, and the loads of one group in it."""
 
     log: IcebergCommitLog
+    title = "Iceberg table"
     unreadable = (pa.ArrowException, OSError, ValueError, NotImplementedError)
 
     def __init__(self, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
@@ -95,14 +87,6 @@ class IcebergDestination(TableDestination[Table | None]):
         self._place = place
         self._spec_id: int | None = None
         self._layout: FileLayout | None = None
-        self._announced = ""
-
-    def stage(self, record: LoadRecord) -> str:
-        """Write the intent; where there is no table yet, `file_layout` does it."""
-        table = self.log.table()
-        if table is not None:
-            self._announce(table, record)
-        return _place_of(record)
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Create the table, or let it grow where it may, and check that it takes these rows.
@@ -112,7 +96,7 @@ class IcebergDestination(TableDestination[Table | None]):
         table = self.log.table()
         if table is None:
             table = self._create(layout, record)
-            self._announce(table, record)
+            self.stage(record)
         elif is_unused(table):
             table = made_anew(self._place, table, layout, _marker_of(record))
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
@@ -122,82 +106,11 @@ class IcebergDestination(TableDestination[Table | None]):
         return self._layout
 
     def task_output(self, place: str) -> TaskOutput:
-        table = self._there()
+        table = self.there()
         return IcebergOutput(f"{_location(table)}/{place}", dict(table.io.properties))
 
-    def seal(self, record: LoadRecord) -> None:
-        """Sync the files: after a power failure, a table that names empty files could not be read."""
-        self._storage(self._there()).sync(_place_of(record))
-
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
-        names, directory = {file.name for file in files}, directory_of_load(record.load_id)
-        try:
-            if record.upsert is None:
-                if files:
-                    where, there = _location(self._there()), self._storage(self._there()).data_files(directory)
-                    self.check_there(record, lambda name: f"{where}/{directory}/{name}", there, files)
-                if record.rewind is not None:
-                    self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
-                self.log.append(record, files, self._spec_id)
-            else:
-                names = self._merge(record, record.upsert, files)
-        except PykafkaError as error:
-            is_over = isinstance(error, OffsetConflict | FileNotAsWritten)
-            if is_over or (record.upsert is not None and not error.retriable):
-                self.discard(record.load_id)
-            raise
-        storage = self._storage(self._there())
-        for name in storage.data_files(directory) if files and names else ():
-            if name not in names:  # of an attempt of a task that does not count
-                storage.remove(f"{directory}/{name}")
-        storage.remove(f"{_STAGING}/{record.load_id}")
-        self.repair()
-
-    def _merge(self, record: LoadRecord, upsert: Upsert, written: Sequence[WrittenFile]) -> set[str]:
-        """Commit an upsert or its rewind; gives the names of the new data files."""
-        storage = self._storage(self._there())
-        files = FileMaker(record.load_id, storage.sync)
-        if record.rewind is not None:
-            self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
-            self.log.append_change(record, lambda table: rewound(table, record, self._record_of, files))
-            return set(files.names)
-        assert self._layout is not None
-        assert self._spec_id is not None
-        layout, spec_id, place = self._layout, self._spec_id, _place_of(record)
-        names = [file.name for file in written]
-        changes = changes_of(record, lambda name: storage.open_input(f"{place}/{name}"), names)
-        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, files))
-        return set(files.names)
-
-    def discard(self, load_id: str) -> None:
-        table = self.log.table()
-        if table is not None:
-            storage = self._storage(table)
-            storage.remove(directory_of_load(load_id))
-            storage.remove(f"{_STAGING}/{load_id}")
-
     def compaction(self) -> IcebergCompaction:
-        storage = self._storage(self._there())
-        return IcebergCompaction(self.log, self._group, self.url, storage, self.task_output)
-
-    def staged(self) -> dict[str, int]:
-        table = self.log.table()
-        names = self._storage(table).names(_STAGING) if table is not None else ()
-        return {name: LoadId.of(name).sequence for name in names if is_of(self._group, name)}
-
-    def clear(self, name: str) -> None:
-        """Remove the intent, and also the files when they are certainly no part of the table."""
-        winner = self.log.record(LoadId.of(name).sequence)
-        if winner is not None and winner.load_id != name:
-            self.discard(name)
-        else:  # committed, or so old that no snapshot tells: a sweep of orphans finds out
-            self._storage(self._there()).remove(f"{_STAGING}/{name}")
-
-    def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
-        table = self.log.table()
-        if table is None:
-            return []
-        return staged_entries(self._storage(table), _STAGING, self._group, newest=newest, known=known)
+        return IcebergCompaction(self.log, self._group, self.url, self.storage_there(), self.task_output)
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """By the properties: they name every partition that a group has loaded, and no program lets them expire."""
@@ -210,15 +123,32 @@ class IcebergDestination(TableDestination[Table | None]):
             found[group] = {tp.topic for tp in state.offsets} | set(state.topic_ids)
         return found
 
-    def table_of(self, output: str) -> Table | None:
+    def table_of(self, output: str = "") -> Table | None:
         return self.log.table()
 
-    def why_unreadable(self, table: Table | None, columns: Sequence[str]) -> str | None:
-        there = set() if table is None else {field.name for field in table.schema().fields}
-        missing = [name for name in columns if name not in there]
-        return (
-            f"the Iceberg table has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
-        )
+    def storage(self) -> Storage | None:
+        table = self.log.table()
+        return None if table is None else storage_of(table)
+
+    def directories(self, load_id: str) -> Sequence[str]:
+        return (directory_of_load(load_id),)
+
+    def column_names(self, table: Table | None) -> set[str]:
+        return set() if table is None else {field.name for field in table.schema().fields}
+
+    def append(self, record: LoadRecord, files: Sequence[WrittenFile]) -> Collection[str]:
+        if record.upsert is None:
+            self.log.append(record, files, self._spec_id)
+            return ()
+        upsert, made = record.upsert, FileMaker(record.load_id, self.storage_there().sync)
+        if record.rewind is not None:
+            self.log.append_change(record, lambda table: rewound(table, record, self._record_of, made))
+            return made.names
+        assert self._layout is not None
+        assert self._spec_id is not None
+        layout, spec_id, changes = self._layout, self._spec_id, self.changes(record, files)
+        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, made))
+        return made.names
 
     def read_rows(self, table: Table | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:
         assert table is not None
@@ -227,7 +157,7 @@ class IcebergDestination(TableDestination[Table | None]):
             yield pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
 
     def stored_rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        table = self._there()
+        table = self.there()
         for task in table.scan().plan_files():
             yield from read_files(table, [task], columns)
 
@@ -295,7 +225,7 @@ class IcebergDestination(TableDestination[Table | None]):
                 properties={**PROPERTIES, **_marker_of(record)},
             )
         except TableAlreadyExistsError:  # another process has created it
-            return self._there()
+            return self.there()
         except NoSuchNamespaceError as error:
             namespace = self._place.name.namespace
             raise ConfigError(
@@ -303,29 +233,10 @@ class IcebergDestination(TableDestination[Table | None]):
                 f"`pyiceberg --catalog NAME create namespace {namespace}`)"
             ) from error
 
-    def _there(self) -> Table:
-        table = self.log.table()
-        if table is None:
-            raise TableGone(self.url)
-        return table
-
-    def _announce(self, table: Table, record: LoadRecord) -> None:
-        if self._announced != record.load_id:
-            self._storage(table).create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
-            self._announced = record.load_id
-
-    def _storage(self, table: Table) -> Storage:
-        return storage_of(table)
-
 
 def _marker_of(record: LoadRecord) -> dict[str, str]:
     """The property of a table that upserts fill."""
     return {} if record.upsert is None else {UPSERT_PROPERTY: marker_of(record)}
-
-
-def _place_of(record: LoadRecord) -> str:
-    """Where the tasks write: for an upsert where no reader of data files and no sweep of orphans looks."""
-    return directory_of_load(record.load_id) if record.upsert is None else f"{_STAGING}/{record.load_id}/changes"
 
 
 def storage_of(table: Table) -> Storage:

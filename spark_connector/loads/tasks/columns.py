@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import ConfigError
+from spark_connector.loads.column_checks import DERIVED
 from spark_connector.loads.grammar import (
     ColumnItem,
     PartitionItem,
@@ -27,7 +28,7 @@ from spark_connector.loads.grammar import (
     refuse_unknown,
     refuse_unknown_column,
 )
-from spark_connector.loads.request import DERIVED, LOAD_COLUMN
+from spark_connector.loads.request import LOAD_COLUMN
 
 _TIMESTAMP = "timestamp"
 _DERIVED_TYPES = {"date": pa.date32(), "hour": pa.int32()}

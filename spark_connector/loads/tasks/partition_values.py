@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_connector.loads.request import FILE_FORMATS, NO_VALUE, misread_directory
+from spark_connector.loads.path_values import NO_VALUE, misread_directory
+from spark_connector.loads.request import FILE_FORMATS
 
 Value = int | str | bytes | bool | Decimal | None
 """A partition value as Iceberg holds it: a date in days, a timestamp in microseconds from 1970."""

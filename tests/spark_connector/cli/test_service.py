@@ -111,7 +111,7 @@ def test_an_outage_is_one_line_and_its_end_another(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--interval", "5s"], "--interval, --max-loads and --metrics go with --watch"),
+        (["--interval", "5s"], "pykafka: --interval goes with --watch"),
         (["--watch", "--interval", "soon"], "--interval must be like 30s"),
         (["--watch", "--recover"], "give one of --recover, --watch, not 2 of them"),
         (["--watch", "--verify"], "give one of --verify, --watch"),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from spark_connector.loads.addresses import DatabaseAddress, is_database_url, storage_options_for
-from spark_connector.loads.request import Target, check_topics, values_in_path
+from spark_connector.loads.path_values import check_topics, values_in_path
+from spark_connector.loads.request import Target
 
 
 def test_the_table_stands_behind_the_url_or_apart() -> None:
