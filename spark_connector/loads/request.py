@@ -31,7 +31,6 @@ from spark_connector.loads.grammar import (
     Given,
     PartitionItem,
     SortItem,
-    identify_rows,
     parse_columns,
     parse_partition_by,
     parse_sort_by,
@@ -39,18 +38,17 @@ from spark_connector.loads.grammar import (
 )
 from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
 from spark_connector.loads.upsert import Upsert, parse_upsert
-from spark_connector.loads.write_options import FILES, PARQUET, Writing, parse_write_options
+from spark_connector.loads.write_options import FILES, ORC, SQL, Writing, parse_write_options
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, Mode, SourceOptions, parse_options
 
-FILE_FORMATS = ("parquet", "json", "orc", "avro")
-TABLE_FORMATS = ("delta", "iceberg", "sql")
-FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+FILE_FORMATS = tuple(format for format in FILES if format != SQL)
 LAKE_FORMATS = ("delta", "iceberg")
 """Tables of files and a log: loads may add columns to them, and small files can become large ones."""
-DIRECT_FORMATS = (PARQUET, *LAKE_FORMATS, *(format for format in FILES if format != PARQUET))
-"""Formats whose files the tasks write themselves (tasks/)."""
+TABLE_FORMATS = (*LAKE_FORMATS, SQL)
+FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+_SORTED = tuple(format for format in FORMATS if format not in (ORC, SQL))
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
@@ -181,15 +179,8 @@ LOAD_COLUMN = "load"
 
 PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
 
-DERIVED = {
-    # floor: a record without a timestamp has -1 ms, which is still in 1969
-    "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
-    "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
-}
-"""Columns that a record does not have, as Spark SQL."""
-
-_BY_SPARK = tuple(format for format in FORMATS if format not in DIRECT_FORMATS)
-_BY_TASKS = f"format={', '.join(DIRECT_FORMATS[:-1])} and {DIRECT_FORMATS[-1]}"
+DERIVED = ("date", "hour")
+"""Columns that a record does not have."""
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Spark's directory for rows without a value."""
@@ -302,8 +293,8 @@ class LoadRequest:
 
     @property
     def writing(self) -> Writing:
-        """How tasks write the files. Raises ConfigError for write options that the format does not have."""
-        return parse_write_options(self.format if self.format in FILE_FORMATS else PARQUET, self.write_options)
+        """How tasks write. Raises ConfigError for write options that the format does not have."""
+        return parse_write_options(self.format, self.write_options)
 
     @property
     def dead_letter_table(self) -> DeadLetterPlace | None:
@@ -365,7 +356,7 @@ class LoadRequest:
         """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
         target = target.check()
         picked, layout, order = parse_columns(columns), parse_partition_by(partition_by), parse_sort_by(sort_by)
-        _check_format(str(target.format), picked, layout, order)
+        _check_format(str(target.format), layout, order)
         upsert = parse_upsert(mode, key, envelope, order_by, str(target.format))
         if upsert is not None and (picked or order):
             raise ConfigError(
@@ -395,7 +386,7 @@ class LoadRequest:
             )
         letters = None if dead_letters is None else DeadLetterPlace.parse(dead_letters)
         limit = None if max_bad is None else MaxBad.parse(max_bad)
-        given |= _about_bad_records(given, str(target.format), letters, limit)
+        given |= _about_bad_records(given, letters, limit)
         if picked:
             given["columns"] = ",".join(columns_to_read(picked, layout, given))
         source = parse_options(given, Mode.BATCH)
@@ -424,8 +415,7 @@ class LoadRequest:
         )
 
     def __post_init__(self) -> None:
-        if self.format in DIRECT_FORMATS:
-            _ = self.writing
+        _ = self.writing
         if self.max_records is not None and self.max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
         if self.from_load is None and self.from_directory is not None:
@@ -442,7 +432,7 @@ class LoadRequest:
 
 
 def _about_bad_records(
-    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+    given: Mapping[str, str], letters: DeadLetterPlace | None, limit: MaxBad | None
 ) -> dict[str, str]:
     """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
     named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
@@ -462,8 +452,6 @@ def _about_bad_records(
         )
     if letters is not None and topic:
         return {"badrecordstopic": letters.name}
-    if format not in DIRECT_FORMATS:
-        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
     if given.get("mode", "").strip().lower() == "failfast":
         raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
     if letters is None:
@@ -477,27 +465,12 @@ def _about_bad_records(
     return {"mode": "dropmalformed"}
 
 
-def _check_format(
-    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
-) -> None:
-    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
-    if format not in _BY_SPARK:
-        return
-    if sort_by:
-        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
-    if partition_by and format == "sql":
+def _check_format(format: str, partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]) -> None:
+    """Raise ConfigError for what a format does not have."""
+    if sort_by and format not in _SORTED:
+        raise ConfigError(f"sort_by (--sort-by) goes with format={', '.join(_SORTED)}, not with format={format}")
+    if partition_by and format == SQL:
         raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
-    for item in partition_by:
-        if str(item) not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
-                f"other columns and transforms go with {_BY_TASKS}"
-            )
-    if not identify_rows([str(item) for item in columns]):
-        raise ConfigError(
-            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
-            f"tables without them go with {_BY_TASKS}"
-        )
 
 
 def columns_to_read(
