@@ -7,11 +7,11 @@ or dropped and added again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyarrow as pa
 from pyiceberg.conversions import to_bytes
+from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-from spark_connector.loads.column_bounds import Bounds, Path, Raw, Unsaid, floats, footer_bounds, lower_text, upper_text
+from spark_connector.loads.column_bounds import Bounds, Raw, Unsaid, footer_bounds, lower_text, upper_text
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
@@ -38,6 +38,25 @@ from spark_connector.loads.tasks.written_file import WrittenFile
 
 DATA = "data"
 NOTHING_UNSAID = Unsaid()
+
+
+@dataclass(frozen=True)
+class IcebergOutput:
+    """The directory of one load's files, written as pyiceberg writes there. Pickled to the executors."""
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def open(self, name: str) -> Any:
+        path = self.url_of(name)
+        return load_file_io(dict(self.properties), path).new_output(path).create(overwrite=True)
+
+    def open_input(self, name: str) -> Any:
+        path = self.url_of(name)
+        return load_file_io(dict(self.properties), path).new_input(path).open()
+
+    def url_of(self, name: str) -> str:
+        return f"{self.location}/{name}"
 
 
 def directory_of_load(load_id: str) -> str:
@@ -106,15 +125,9 @@ def data_file(
     return file
 
 
-def perhaps_nan(schema: pa.Schema, file: DataFile | None = None) -> frozenset[Path]:
-    """The columns of a file with this schema and its field ids that may have NaN; those of `file` are known to have
-    none by its counts."""
-    counts = {} if file is None else file.nan_value_counts or {}
-    found = floats(schema)
-    if not found:
-        return frozenset()
-    ids = parquet_path_to_id_mapping(pyarrow_to_schema(schema))
-    return frozenset(path for path in found if counts.get(ids[".".join(path)]) != 0)
+def values_of(table: Table, file: DataFile) -> dict[str, Any]:
+    """The partition values of a file, by the names of its spec's fields."""
+    return {field.name: file.partition[at] for at, field in enumerate(table.specs()[file.spec_id].fields)}
 
 
 def _counts_only(one: StatisticsCollector, *, is_silent: bool) -> StatisticsCollector:

@@ -30,14 +30,21 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, PLACE
-from spark_connector.loads.column_bounds import Path, RowWatch, Unsaid, floats, with_nan, with_statistics
-from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load, perhaps_nan
+from spark_connector.loads.column_bounds import Unsaid
+from spark_connector.loads.iceberg.iceberg_files import (
+    NOTHING_UNSAID,
+    IcebergOutput,
+    data_file,
+    directory_of_load,
+    values_of,
+)
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import rows_of_keys, touched, without_rows
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.table_rows import write_rows
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.required import fitted, refuse_nulls
+from spark_connector.loads.tasks.required import refuse_nulls
 from spark_connector.loads.tasks.transforms import split
 from spark_connector.loads.upsert import Upsert
 
@@ -58,49 +65,24 @@ class FileMaker:
         """The files' names below the directory."""
 
     def write(
-        self,
-        table: Table,
-        schema: pa.Schema,
-        parts: Iterable[pa.Table],
-        values: Mapping[str, Any],
-        spec_id: int,
-        perhaps_nan: frozenset[Path],
-    ) -> DataFile | None:
-        """A file of these rows, which are of one partition; None, and no file, when there are none. `perhaps_nan`: the
-        columns that may have NaN."""
-        name, location = self._new(table)
-        footers: list[Any] = []
-        watch = RowWatch(schema)
-        with table.io.new_output(location).create() as sink:
-            writer = pyarrow.parquet.ParquetWriter(
-                sink,
-                schema,
-                compression="zstd",
-                metadata_collector=footers,
-                store_schema=False,
-                write_page_index=True,
-                write_statistics=with_statistics(schema, perhaps_nan),
-            )
-            for part in parts:
-                if part.num_rows:
-                    rows = fitted(part.select(schema.names), schema)
-                    writer.write_table(rows)
-                    watch.take_in(rows)
-            writer.close()
-        if not footers[0].num_rows:
-            table.io.delete(location)
-            self.names.remove(name)
-            return None
-        return self._made(table, name, location, footers[0], values, spec_id, watch.unsaid())
+        self, table: Table, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
+    ) -> list[DataFile]:
+        """Files of these rows, which are of one partition; none when there are none."""
+        output = IcebergOutput(self._location(table), dict(table.io.properties))
+        written = write_rows(schema, parts, output)
+        return [
+            self._made(table, file.name, file.size, file.metadata(), values, spec_id, file.unsaid) for file in written
+        ]
 
     def copy(self, table: Table, file: DataFile) -> DataFile:
         """The same rows under a new name."""
-        name, location = self._new(table)
+        name = f"part-{secrets.token_hex(12)}.parquet"
+        location = f"{self._location(table)}/{name}"
         with table.io.new_input(file.file_path).open() as source, table.io.new_output(location).create() as sink:
             shutil.copyfileobj(source, sink)
         with table.io.new_input(location).open() as source:
             footer = pyarrow.parquet.read_metadata(source)
-        return self._made(table, name, location, footer, values_of(table, file), file.spec_id)
+        return self._made(table, name, file.file_size_in_bytes, footer, values_of(table, file), file.spec_id)
 
     def try_again(self, table: Table) -> None:
         """Remove the files of a commit that has certainly failed."""
@@ -108,24 +90,21 @@ class FileMaker:
             table.io.delete(f"{self._location(table)}/{name}")
         self.names.clear()
 
-    def _new(self, table: Table) -> tuple[str, str]:
-        name = f"part-{secrets.token_hex(12)}.parquet"
-        self.names.append(name)
-        return name, f"{self._location(table)}/{name}"
-
     def _made(
         self,
         table: Table,
         name: str,
-        location: str,
+        size: int,
         footer: Any,
         values: Mapping[str, Any],
         spec_id: int,
         unsaid: Unsaid = NOTHING_UNSAID,
     ) -> DataFile:
+        self.names.append(name)
         self._sync(f"{self._directory}/{name}")
-        size = len(table.io.new_input(location))
-        return data_file(table.metadata, location, size, footer, values, spec_id, unsaid=unsaid)
+        return data_file(
+            table.metadata, f"{self._location(table)}/{name}", size, footer, values, spec_id, unsaid=unsaid
+        )
 
     def _location(self, table: Table) -> str:
         return f"{table.location().rstrip('/')}/{self._directory}"
@@ -147,13 +126,11 @@ def merged(
 
     tasks = table.scan(row_filter=_bounds(changes, upsert.key)).plan_files()
     found, wanted = touched(changes, upsert, tasks, read)
-    added = [file for task in found if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
+    added = [file for task in found for file in _rewritten(table, task, wanted, upsert.key, files)]
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
     refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
-        nan = with_nan(part, floats(layout.schema))
-        file = files.write(table, layout.schema, [part], values, spec_id, nan)
-        added += [file] if file is not None else []
+        added += files.write(table, layout.schema, [part], values, spec_id)
     removed = frozenset(task.file.file_path for task in found)
     return Change(added, removed, Operation.OVERWRITE if removed else Operation.APPEND)
 
@@ -195,20 +172,13 @@ def snapshot_to_restore(table: Table, rewind: LoadRecord, record_of: RecordOf) -
     )
 
 
-def values_of(table: Table, file: DataFile) -> dict[str, Any]:
-    """The partition values of a file, by the names of its spec's fields."""
-    return {field.name: file.partition[at] for at, field in enumerate(table.specs()[file.spec_id].fields)}
-
-
 def _rewritten(
     table: Table, task: FileScanTask, wanted: pa.Table, key: Sequence[str], files: FileMaker
-) -> DataFile | None:
+) -> list[DataFile]:
     """The file without the rows that have one of the keys."""
-
     others = (without_rows(part, rows_of_keys(wanted, part, key)[0]) for part in read_files(table, [task]))
-    schema = schema_to_pyarrow(table.schema())
-    nan = perhaps_nan(schema, task.file)
-    return files.write(table, schema, others, values_of(table, task.file), task.file.spec_id, nan)
+    values = values_of(table, task.file)
+    return files.write(table, schema_to_pyarrow(table.schema()), others, values, task.file.spec_id)
 
 
 def _files_of(table: Table, snapshot: Snapshot | None) -> dict[str, DataFile]:
