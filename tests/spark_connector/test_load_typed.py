@@ -176,14 +176,14 @@ def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     loads.produce(3)
     loads(to, format=format, columns="value.*")
     target = Target(str(to), "g", format=format).check()
-    session = {"session": lambda: loads.spark} if format == "orc" else {}
-    found = verify(target, loads.bootstrap, **session)
+    session = (lambda: loads.spark) if format == "orc" else None
+    found = verify(target, loads.bootstrap, session=session)
     assert found.ok, found
     totals = [(load.totals.committed, load.totals.found, load.totals.logged) for load in found.loads]
     assert totals == [(40, 40, 40), (3, 3, 3)]
     assert rewind(target, str(first.load_id), delete=format == "sql") is not None
     assert loads(to, format=format, columns="value.*").rows == 3
-    assert verify(target, loads.bootstrap, **session).ok
+    assert verify(target, loads.bootstrap, session=session).ok
 
 
 @pytest.mark.parametrize("format", ["json", "avro"])
