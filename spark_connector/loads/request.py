@@ -177,8 +177,6 @@ TARGET_FILE_SIZE = 128 << 20
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
-PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
-
 DERIVED = ("date", "hour")
 """Columns that a record does not have."""
 

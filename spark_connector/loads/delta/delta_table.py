@@ -1,7 +1,7 @@
-"""A Delta table as the destination of loads: Spark writes parquet files into it, and one commit adds them.
+"""A Delta table as the destination of loads: tasks write parquet files into it, and one commit adds them.
 
     <table>/_staging/table/<load id>/intent.json   1. what will be loaded
-    <table>/<load id>/part-…                       2. Spark writes; not in the table's log, so no reader sees it
+    <table>/<load id>/part-…                       2. tasks write; not in the table's log, so no reader sees it
     <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (delta_log.py)
 
 Nothing has to be published: what a crash leaves behind is committed or no part of the table, and committing twice does

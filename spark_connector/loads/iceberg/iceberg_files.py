@@ -6,10 +6,11 @@ or dropped and added again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
@@ -34,6 +35,7 @@ from spark_connector.loads.column_bounds import Bounds, Raw, Unsaid, footer_boun
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.table_rows import write_rows
 from spark_connector.loads.tasks.written_file import WrittenFile
 
 DATA = "data"
@@ -172,8 +174,15 @@ def _serialized(type: PrimitiveType, raw: Raw) -> bytes:
     return to_bytes(type, raw)
 
 
-def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_id: int | None) -> list[DataFile]:
-    """The files that the tasks of a load have written, as a commit adds them. `spec_id`: None for the table's spec."""
+def added_files(
+    table: Table,
+    load_id: str,
+    files: Sequence[WrittenFile],
+    spec_id: int | None,
+    values: Mapping[str, Any] | None = None,
+) -> list[DataFile]:
+    """The files that the tasks of a load have written, as a commit adds them. `spec_id`: None for the table's spec.
+    `values`: of files of `write_rows`, their one partition."""
     directory = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
     spec_id = table.metadata.default_spec_id if spec_id is None else spec_id
     return [
@@ -182,13 +191,23 @@ def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_i
             f"{directory}/{file.name}",
             file.size,
             file.metadata(),
-            file.values,
+            file.values if values is None else values,
             spec_id,
             unsaid=file.unsaid,
-            records=file.where,
+            records=file.where if values is None else "",
         )
         for file in files
     ]
+
+
+def files_of_rows(
+    table: Table, load_id: str, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
+) -> list[DataFile]:
+    """New files of these rows, which are of one partition, in the directory of a load; none of no rows. Raises as
+    `write_rows`."""
+    place = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
+    files = write_rows(schema, parts, IcebergOutput(place, dict(table.io.properties)))
+    return added_files(table, load_id, files, spec_id, values)
 
 
 def data_files(table: Table) -> Iterator[DataFile]:

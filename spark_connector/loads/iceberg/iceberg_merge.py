@@ -12,6 +12,7 @@ soon as that snapshot expires, because the snapshot behind it did not have them.
 
 from __future__ import annotations
 
+import posixpath
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,19 +31,11 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, PLACE
-from spark_connector.loads.column_bounds import Unsaid
-from spark_connector.loads.iceberg.iceberg_files import (
-    NOTHING_UNSAID,
-    IcebergOutput,
-    data_file,
-    directory_of_load,
-    values_of,
-)
+from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load, files_of_rows, values_of
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import rows_of_keys, touched, without_rows
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.table_rows import write_rows
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import refuse_nulls
 from spark_connector.loads.tasks.transforms import split
@@ -59,55 +52,43 @@ class FileMaker:
     """Writes the new data files of one commit, below the load's own directory. `try_again` removes them."""
 
     def __init__(self, load_id: str, sync: Callable[[str], None]) -> None:
-        self._directory = directory_of_load(load_id)
+        self._load_id = load_id
         self._sync = sync
-        self.names: list[str] = []
+        self._made: list[str] = []
+
+    @property
+    def names(self) -> set[str]:
         """The files' names below the directory."""
+        return set(map(posixpath.basename, self._made))
 
     def write(
         self, table: Table, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
     ) -> list[DataFile]:
         """Files of these rows, which are of one partition; none when there are none."""
-        output = IcebergOutput(self._location(table), dict(table.io.properties))
-        written = write_rows(schema, parts, output)
-        return [
-            self._made(table, file.name, file.size, file.metadata(), values, spec_id, file.unsaid) for file in written
-        ]
+        return self._synced(files_of_rows(table, self._load_id, schema, parts, values, spec_id))
 
-    def copy(self, table: Table, file: DataFile) -> DataFile:
+    def copy(self, table: Table, file: DataFile) -> list[DataFile]:
         """The same rows under a new name."""
-        name = f"part-{secrets.token_hex(12)}.parquet"
-        location = f"{self._location(table)}/{name}"
+        place = f"{table.location().rstrip('/')}/{directory_of_load(self._load_id)}"
+        location = f"{place}/part-{secrets.token_hex(12)}.parquet"
         with table.io.new_input(file.file_path).open() as source, table.io.new_output(location).create() as sink:
             shutil.copyfileobj(source, sink)
         with table.io.new_input(location).open() as source:
             footer = pyarrow.parquet.read_metadata(source)
-        return self._made(table, name, file.file_size_in_bytes, footer, values_of(table, file), file.spec_id)
+        size, values = file.file_size_in_bytes, values_of(table, file)
+        return self._synced([data_file(table.metadata, location, size, footer, values, file.spec_id)])
 
     def try_again(self, table: Table) -> None:
         """Remove the files of a commit that has certainly failed."""
-        for name in self.names:
-            table.io.delete(f"{self._location(table)}/{name}")
-        self.names.clear()
+        for location in self._made:
+            table.io.delete(location)
+        self._made.clear()
 
-    def _made(
-        self,
-        table: Table,
-        name: str,
-        size: int,
-        footer: Any,
-        values: Mapping[str, Any],
-        spec_id: int,
-        unsaid: Unsaid = NOTHING_UNSAID,
-    ) -> DataFile:
-        self.names.append(name)
-        self._sync(f"{self._directory}/{name}")
-        return data_file(
-            table.metadata, f"{self._location(table)}/{name}", size, footer, values, spec_id, unsaid=unsaid
-        )
-
-    def _location(self, table: Table) -> str:
-        return f"{table.location().rstrip('/')}/{self._directory}"
+    def _synced(self, files: list[DataFile]) -> list[DataFile]:
+        for file in files:
+            self._made.append(file.file_path)
+            self._sync(f"{directory_of_load(self._load_id)}/{posixpath.basename(file.file_path)}")
+        return files
 
 
 def merged(
@@ -148,7 +129,7 @@ def rewound(
     snapshot = snapshot_to_restore(table, rewind, record_of)
     head = table.metadata.snapshot_by_name(MAIN_BRANCH)
     now, then = _files_of(table, head), _files_of(table, snapshot)
-    added = [files.copy(table, file) for path, file in then.items() if path not in now]
+    added = [copy for path, file in then.items() if path not in now for copy in files.copy(table, file)]
     return Change(added, frozenset(now.keys() - then.keys()), Operation.OVERWRITE)
 
 

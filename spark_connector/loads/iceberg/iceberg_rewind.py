@@ -17,11 +17,10 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from broker.errors import ConfigError
-from spark_connector.loads.iceberg.iceberg_files import IcebergOutput, data_file, directory_of_load, values_of
+from spark_connector.loads.iceberg.iceberg_files import files_of_rows, values_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.request import LOAD_COLUMN
-from spark_connector.loads.table_rows import write_rows
 
 _FIELD_ID = b"PARQUET:field_id"
 _ROWS = 65_536  # of a batch
@@ -54,18 +53,13 @@ def _copies(table: Table, task: FileScanTask, undone: pa.Array, own_id: str) -> 
             f"{task.file.file_path} holds rows of several loads, of which another program has deleted some by "
             "delete files: compact the table first (CALL system.rewrite_data_files in Spark)"
         )
-    place = f"{table.location().rstrip('/')}/{directory_of_load(own_id)}"
     with table.io.new_input(task.file.file_path).open() as source:
         file = pyarrow.parquet.ParquetFile(source)
         at = _column_of_loads(table, file.schema_arrow)
         batches = map(pa.Table.from_batches, ([batch] for batch in file.iter_batches(_ROWS)))
         kept = (part.filter(pc.invert(pc.is_in(part.column(at), value_set=undone))) for part in batches)
-        written = write_rows(file.schema_arrow, kept, IcebergOutput(place, dict(table.io.properties)))
-    values, spec_id = values_of(table, task.file), task.file.spec_id
-    return [
-        data_file(table.metadata, f"{place}/{one.name}", one.size, one.metadata(), values, spec_id, unsaid=one.unsaid)
-        for one in written
-    ]
+        values = values_of(table, task.file)
+        return files_of_rows(table, own_id, file.schema_arrow, kept, values, task.file.spec_id)
 
 
 def _column_of_loads(table: Table, schema: pa.Schema) -> int:

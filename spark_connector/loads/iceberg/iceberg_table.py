@@ -138,14 +138,14 @@ class IcebergDestination(TableDestination[Table | None]):
         if record.rewind is not None:
             self._announce(self._there(), record)  # by which a repair removes its copies, if it is killed
             self.log.append_change(record, lambda table: rewound(table, record, self._record_of, files))
-            return set(files.names)
+            return files.names
         assert self._layout is not None
         assert self._spec_id is not None
         layout, spec_id, place = self._layout, self._spec_id, _place_of(record)
         names = [file.name for file in written]
         changes = changes_of(record, lambda name: storage.open_input(f"{place}/{name}"), names)
         self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, files))
-        return set(files.names)
+        return files.names
 
     def discard(self, load_id: str) -> None:
         table = self.log.table()
