@@ -52,7 +52,7 @@ _PYTHON_ERROR = re.compile(
 _JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
 """A cause, or the exception itself, which py4j's text has behind a colon."""
 _BRANCH = re.compile(r"\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")
-_NO_SOURCE = re.compile(r"\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: pykafka\b")
+_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '(?:spark_connector|broker|pyarrow|numpy)\b")
 _SET_PYTHON = (
     "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
     "has it before Spark starts; `pykafka doctor` shows both"
@@ -190,7 +190,7 @@ def one_line(text: str) -> str:
 
 def summary(text: str) -> str:
     """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
-    if _NO_SOURCE.search(text):
+    if _NO_PACKAGE.search(text):
         return _SET_PYTHON
     ours = _OURS.findall(text)
     if ours:

@@ -12,14 +12,8 @@ from spark_connector.loads.grammar import POSITION, ColumnItem, PartitionItem, S
 from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.read_options import COLUMNS, SourceOptions
 
-PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
-
-DERIVED = {
-    # floor: a record without a timestamp has -1 ms, which is still in 1969
-    "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
-    "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
-}
-"""Columns that a record does not have, as Spark SQL."""
+DERIVED = ("date", "hour")
+"""Columns that a record does not have."""
 
 
 def columns_to_read(

@@ -23,7 +23,6 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
-from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
@@ -75,17 +74,11 @@ class RowOffsets:
 
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 NewSession = Callable[[], "SparkSession"]
 """Gives the Spark session, and starts it when it is first called."""
-
-RowsWriter = Callable[["DataFrame", LoadRecord, str, Mapping[str, str]], LoadRecord]
-"""Writes the frame's rows for the load to the place that `stage` gave, with the user's write options.
-
-Gives the record with files and rows. Raises ConfigError, and LoadError when the output does not hold what it should.
-"""
 
 
 class Destination(ABC):
@@ -100,7 +93,7 @@ class Destination(ABC):
     log: CommitLog
 
     output: Storage | None = None
-    """The directory that Spark writes files to; None for a database."""
+    """The directory of files; None for a database."""
 
     rows_are_in = "the table"
     """Where the rows are, in words, for the audit."""
@@ -113,17 +106,9 @@ class Destination(ABC):
     def stage(self, record: LoadRecord) -> str:
         """Announce the load; gives the place within the destination where its rows must be written."""
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:  # noqa: B027 - for those who take rows of Spark
-        """Check that it takes rows of this schema (Spark's, as JSON), and make it ready. Raises ConfigError, and has
-        changed nothing then."""
-
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
-        """As `prepare`, for rows of this layout, before the load is staged; gives the layout that tasks write in."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        names = [name for name in layout.schema.names if layout.load_id is None or name != LOAD_COLUMN]
-        schema = pa.schema([layout.schema.field(name) for name in names])
-        self.prepare(record, from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
+        """Check that it takes rows of this layout, and make it ready; gives the layout that tasks write in. Raises
+        ConfigError, and has changed nothing then."""
         return layout
 
     def task_output(self, place: str) -> TaskOutput:
@@ -133,10 +118,6 @@ class Destination(ABC):
 
     def gather(self, place: str, files: Sequence[WrittenFile]) -> None:  # noqa: B027 - a table's log names its files
         """Make these files of `task_output` the load's files; others are of attempts that do not count."""
-
-    def own_writer(self, format: str) -> RowsWriter | None:
-        """What writes rows of this format instead of Spark's writers of files; None for these."""
-        return None
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""
@@ -150,7 +131,7 @@ class Destination(ABC):
     @abstractmethod
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step. `files` are those of the direct road.
+        the offsets back, in one step. `files` are those of the tasks.
 
         Raises OffsetConflict, and leaves nothing behind, when another load took the number.
         """

@@ -25,32 +25,29 @@ from spark_connector.loads.addresses import (
 )
 from spark_connector.loads.arguments import REQUIRED, argument, arguments_of, given_to, refuse
 from spark_connector.loads.bad_record_options import TOPIC, DeadLetterPlace, MaxBad
-from spark_connector.loads.column_checks import PARTITION_COLUMNS, check_columns, columns_to_read
+from spark_connector.loads.column_checks import check_columns, columns_to_read
 from spark_connector.loads.grammar import (
-    POSITION,
     ColumnItem,
     Evolution,
     Given,
     PartitionItem,
     SortItem,
-    identify_rows,
     parse_columns,
     parse_partition_by,
     parse_sort_by,
 )
 from spark_connector.loads.reading import BESIDE, as_loads_read, decodes, reading_of
 from spark_connector.loads.upsert import ENVELOPES, MODES, Upsert, parse_upsert
-from spark_connector.loads.write_options import FILES, PARQUET, Writing, parse_write_options
+from spark_connector.loads.write_options import FILES, ORC, SQL, Writing, parse_write_options
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
-FILE_FORMATS = ("parquet", "json", "orc", "avro")
-TABLE_FORMATS = ("delta", "iceberg", "sql")
-FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+FILE_FORMATS = tuple(format for format in FILES if format != SQL)
 LAKE_FORMATS = ("delta", "iceberg")
 """Tables of files and a log: loads may add columns to them, and small files can become large ones."""
-DIRECT_FORMATS = (PARQUET, *LAKE_FORMATS, *(format for format in FILES if format != PARQUET))
-"""Formats whose files the tasks write themselves (tasks/)."""
+TABLE_FORMATS = (*LAKE_FORMATS, SQL)
+FORMATS = (*FILE_FORMATS, *TABLE_FORMATS)
+_SORTED = tuple(format for format in FORMATS if format not in (ORC, SQL))
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the table itself: Delta, Iceberg or a database. These have no other kind; files never have this one."""
 
@@ -205,9 +202,6 @@ TARGET_FILE_SIZE = 128 << 20
 LOAD_COLUMN = "load"
 """Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
-_BY_SPARK = tuple(format for format in FORMATS if format not in DIRECT_FORMATS)
-_BY_TASKS = f"format={', '.join(DIRECT_FORMATS[:-1])} and {DIRECT_FORMATS[-1]}"
-
 _SIZE = re.compile(r"(?P<number>\d+)\s*(?P<unit>[kmg]?)i?b?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -342,11 +336,9 @@ class LoadRequest:
     def __post_init__(self) -> None:
         refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})
         picked, layout, order = self._picked, self._layout, parse_sort_by(self.sort_by)
-        _check_format(self.format, picked, layout, order)
+        _check_format(self.format, layout, order)
         check_columns(self.source, picked, layout if self.upsert is None else (), order)
-        _ = self.target_file_size, self.evolution
-        if self.format in DIRECT_FORMATS:
-            _ = self.writing
+        _ = self.target_file_size, self.evolution, self.writing
         if self.given.from_load and self.target.offsets == "files" and not self.given.from_directory:
             raise ConfigError(
                 "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that "
@@ -439,17 +431,15 @@ class LoadRequest:
                 f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
                 "choose another name"
             )
-        given |= _about_bad_records(given, self.format, self.dead_letters, self.max_bad)
+        given |= _about_bad_records(given, self.dead_letters, self.max_bad)
         if self._picked:
             given["columns"] = ",".join(columns_to_read(self._picked, self._layout, given))
         return given
 
     @cached_property
     def writing(self) -> Writing:
-        """How tasks write the files. Raises ConfigError for write options that the format does not have."""
-        return parse_write_options(
-            self.format if self.format in FILE_FORMATS else PARQUET, self.given.write_options or {}
-        )
+        """How tasks write. Raises ConfigError for write options that the format does not have."""
+        return parse_write_options(self.format, self.given.write_options or {})
 
     @property
     def dead_letter_table(self) -> DeadLetterPlace | None:
@@ -474,7 +464,7 @@ class LoadRequest:
 
 
 def _about_bad_records(
-    given: Mapping[str, str], format: str, letters: DeadLetterPlace | None, limit: MaxBad | None
+    given: Mapping[str, str], letters: DeadLetterPlace | None, limit: MaxBad | None
 ) -> dict[str, str]:
     """What the options about bad records make of the reader's options (names in lower case). Raises ConfigError."""
     named = "dead_letters (--dead-letters)" if letters is not None else "max_bad (--max-bad)"
@@ -494,8 +484,6 @@ def _about_bad_records(
         )
     if letters is not None and topic:
         return {"badrecordstopic": letters.name}
-    if format not in DIRECT_FORMATS:
-        raise ConfigError(f"{named} needs format={' or '.join(DIRECT_FORMATS)}, not {format}")
     if given.get("mode", "").strip().lower() == "failfast":
         raise ConfigError(f"{named} has no effect in mode FAILFAST: the first bad record ends the load. Leave out mode")
     if letters is None:
@@ -509,24 +497,9 @@ def _about_bad_records(
     return {"mode": "dropmalformed"}
 
 
-def _check_format(
-    format: str, columns: Sequence[ColumnItem], partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]
-) -> None:
-    """Raise ConfigError for what a format does not have whose rows Spark writes itself."""
-    if format not in _BY_SPARK:
-        return
-    if sort_by:
-        raise ConfigError(f"sort_by (--sort-by) goes with {_BY_TASKS}, not with format={format}")
-    if partition_by and format == "sql":
+def _check_format(format: str, partition_by: Sequence[PartitionItem], sort_by: Sequence[SortItem]) -> None:
+    """Raise ConfigError for what a format does not have."""
+    if sort_by and format not in _SORTED:
+        raise ConfigError(f"sort_by (--sort-by) goes with format={', '.join(_SORTED)}, not with format={format}")
+    if partition_by and format == SQL:
         raise ConfigError("partition_by (--partition-by) is for files and tables of files, not for those of a database")
-    for item in partition_by:
-        if str(item) not in PARTITION_COLUMNS:
-            raise ConfigError(
-                f"partition_by (--partition-by) {item}: with format={format} it takes {', '.join(PARTITION_COLUMNS)}; "
-                f"other columns and transforms go with {_BY_TASKS}"
-            )
-    if not identify_rows([str(item) for item in columns]):
-        raise ConfigError(
-            f"columns (--columns) must name {', '.join(POSITION)}, by which the rows of format={format} are counted; "
-            f"tables without them go with {_BY_TASKS}"
-        )

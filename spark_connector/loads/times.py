@@ -25,6 +25,11 @@ def in_zone(type: pa.DataType, zone: str) -> pa.DataType:
     return _with_times(type, lambda time: pa.timestamp(time.unit, zone) if getattr(time, "tz", None) else time)
 
 
+def schema_in_zone(schema: pa.Schema, zone: str) -> pa.Schema:
+    """The same for all columns."""
+    return pa.schema([field.with_type(in_zone(field.type, zone)) for field in schema])
+
+
 def _with_times(type: pa.DataType, become: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """The type with what its timestamps and dates become."""
 

@@ -1,59 +1,46 @@
 """The Spark side of a load: read the planned ranges, write them to the staging area, count and seal what was written.
 
-Called by load.py. Tasks that fetch records write them into files, of directories and of tables (tasks/). Spark writes
-orc, and its output committer keeps the rows of a task that ran twice only once. database/staged_rows.py has a writer of
-its own. The rows of each partition are counted where they are written, and
-compared with the rows that were read and with the ranges: a load that does not add up is not committed (L5).
+Called by load.py. The tasks that fetch records write them, for every format (tasks/). The rows of each partition are
+counted where they are written, and compared with what the files hold and with the ranges: a load that does not add up
+is not committed (L5).
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.datasource import DataSource
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import Storage
-from pyspark_pykafka import DefaultSource
 from spark_connector.formats.bad_record_rows import BadCount, sum_bad
 from spark_connector.formats.field_presence import FieldsSeen
 from spark_connector.formats.placeholder import Path
-from spark_connector.formats.value_format import ParseMode, ReadFormats
+from spark_connector.formats.value_format import ParseMode
 from spark_connector.loads.bad_record_options import MaxBad
 from spark_connector.loads.change_files import UnfitChanges, change_layout, table_layout
 from spark_connector.loads.changes import ChangeDecoder
-from spark_connector.loads.column_checks import DERIVED
-from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.dead_letters import DeadLetters
 from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.fields import fields_of, refuse_lost_fields
-from spark_connector.loads.file_check import SHARED, check_written
+from spark_connector.loads.file_check import check_written
 from spark_connector.loads.footers import Count, sum_counts
 from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by, quoted
+from spark_connector.loads.orc_files import orc_of
 from spark_connector.loads.plan import confirm_topics
-from spark_connector.loads.reading import decodes
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
-from spark_connector.loads.request import (
-    DIRECT_FORMATS,
-    LOAD_COLUMN,
-    TABLE_FORMATS,
-    LoadRequest,
-)
+from spark_connector.loads.request import LOAD_COLUMN, TABLE_FORMATS, LoadRequest
 from spark_connector.loads.tasks.columns import TableColumns, check_sort_by
 from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.required import with_text
 from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
+from spark_connector.loads.tasks.task_output import StorageOutput
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.loads.write_options import PARQUET
+from spark_connector.loads.write_options import ORC, PARQUET, written_as
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.outages import summary
@@ -79,8 +66,8 @@ def write_load(
     letters: DeadLetters | None = None,
     begins: Callable[[], object] = lambda: None,
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Findings]:
-    """Stage the load, write, count and seal its rows; gives the sealed record, the files of the direct road, and what
-    was found out about the records.
+    """Stage the load, write, count and seal its rows; gives the sealed record, the files that tasks have written, and
+    what was found out about the records.
 
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
     leaves nothing behind. `begins` is called when the columns fit into the table, right before the first row is read.
@@ -88,22 +75,8 @@ def write_load(
     options = _options_of(request.options, record)
     if options.formats.columns:
         record = _with_fields(request, record, options)
-    files: Sequence[WrittenFile] = ()
-    found = Findings()
     try:
-        if record.format in DIRECT_FORMATS:
-            sealed, files, bad_files, found = _write_directly(
-                request, options, destination, record, session, letters, begins
-            )
-        else:
-            place = destination.stage(record)
-            bad = Observation()
-            frame = read_ranges(session(), record, request.options, fails_on_bad=request.fails_on_bad, bad=bad)
-            begins()
-            write_rows = destination.own_writer(record.format) or functools.partial(write_files, destination)
-            sealed = write_rows(frame, record, place, request.given.write_options or {})
-            if request.source.formats.corrupt_columns:
-                found = Findings(sealed.rows, int(bad.get["bad"]))
+        sealed, files, bad_files, found = _write(request, options, destination, record, session, letters, begins)
         confirm_topics(request, record)
         if letters is not None:
             destination.decide(sealed, files)
@@ -117,9 +90,8 @@ def write_load(
             raise _overtaken(request, record) from error
         if isinstance(error, PykafkaError):
             raise
-        # An OSError is one of this process; what an error of Spark stands for is in its text.
         reason = summary(str(error))
-        failure = error if isinstance(error, OSError) else reason
+        failure = reason if _is_of_spark(error) else error  # of what an error of Spark stands for, it has the text
         raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
     try:
         destination.seal(sealed)  # discards the attempt itself when it fails
@@ -145,6 +117,10 @@ def _with_fields(request: LoadRequest, record: LoadRecord, options: SourceOption
     return replace(record, fields=fields)
 
 
+def _is_of_spark(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
 def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
     return OffsetConflict(
         f"group '{request.target.group}': another load committed number {record.id.sequence} while "
@@ -152,7 +128,7 @@ def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
     )
 
 
-def _write_directly(
+def _write(
     request: LoadRequest,
     options: SourceOptions,
     destination: Destination,
@@ -161,7 +137,7 @@ def _write_directly(
     letters: DeadLetters | None,
     begins: Callable[[], object],
 ) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile], Findings]:
-    """The tasks write the files themselves, of the rows and of the bad records: no record crosses to the JVM.
+    """The tasks write the rows and the bad records: no record crosses to the JVM.
 
     Nothing is staged before both tables are known to take their rows.
     """
@@ -198,10 +174,13 @@ def _write_directly(
     read = _total(written) + (0 if options.formats.mode is ParseMode.PERMISSIVE else _total(bad))
     if request.max_bad is not None or request.fails_on_bad:
         check_bad(record, bad, request.max_bad, read=read)
-    destination.gather(place, result.files)
-    sealed = record.completed(
-        {tp: count.rows for tp, count in written.items()}, {file.name: file.size for file in result.files}
-    )
+    if record.format == ORC and result.files:
+        assert isinstance(job.output, StorageOutput)
+        sizes = orc_of(session(), layout, job.output, result.files, place, request.given.write_options or {})
+    else:
+        destination.gather(place, result.files)
+        sizes = {file.name: file.size for file in result.files}
+    sealed = record.completed({tp: count.rows for tp, count in written.items()}, sizes)
     if letters is not None:
         sealed = sealed.with_bad_rows({tp: count.rows for tp, count in bad.items()})
         check_bad_rows(sealed, _counted(record, result.bad_files))
@@ -250,9 +229,9 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     fields = bind(partition_by, columns.schema, record.format)
     sort_by = parse_sort_by(request.sort_by)
     check_sort_by(sort_by, columns.schema)
-    schema = with_partition_columns(columns.schema, fields)
-    load_id = record.load_id if record.format in TABLE_FORMATS else None
     writing = request.writing
+    schema = with_text(with_partition_columns(columns.schema, fields), writing.as_text)
+    load_id = record.load_id if record.format in TABLE_FORMATS else None
     if load_id is not None:
         schema = schema.append(pa.field(LOAD_COLUMN, pa.string()))
     layout = FileLayout(
@@ -261,7 +240,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         load_id,
         fields,
         sort_by=sort_by,
-        format=PARQUET if record.format in TABLE_FORMATS else record.format,
+        format=written_as(record.format),
         compression=writing.codec,
         target_file_size=request.target_file_size,
         evolution=request.evolution,
@@ -270,46 +249,6 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     )
     TASK_FORMATS[layout.format].check(layout)
     return layout
-
-
-def read_ranges(
-    spark: SparkSession,
-    record: LoadRecord,
-    options: Mapping[str, str],
-    *,
-    fails_on_bad: bool = False,
-    bad: Observation | None = None,
-) -> DataFrame:
-    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (request.py).
-
-    `options` are the reader's, without those that choose topics and offsets. `fails_on_bad`: a bad record fails the
-    job; the columns for its bytes stay, because a table may have them. `bad` counts bad records that are rows.
-    """
-    ranges = _range_options(record)
-    formats = _options_of(options, record).formats if decodes(options) else ReadFormats()
-    if fails_on_bad:
-        options = {**options, "mode": ParseMode.FAILFAST.value}
-    try:
-        frame = spark.read.format("pykafka").options(**options, **ranges).load()
-    except Exception as error:
-        # Spark looks for Python data sources once. If its worker is killed then, or a module of another package fails,
-        # the session never finds any (4.3). The class of the error depends on the kind of session.
-        if "DATA_SOURCE_NOT_FOUND" not in str(error):
-            raise
-        spark.dataSource.register(DefaultSource)
-        frame = spark.read.format("pykafka").options(**options, **ranges).load()
-    corrupt = formats.corrupt_columns.values()
-    if fails_on_bad and corrupt:
-        frame = frame.withColumns({name: F.lit(None).cast("binary") for name in corrupt})
-    if bad is not None and corrupt:
-        is_bad = functools.reduce(operator.or_, (F.col(f"`{name}`").isNotNull() for name in corrupt))
-        frame = frame.observe(bad, F.count_if(is_bad).alias("bad"))
-    if record.columns:
-        source = _schema_of(_options_of(options, record))
-        made = TableColumns.of(parse_columns(record.columns), source, parse_partition_by(record.partition_by))
-        return frame.selectExpr(*made.expressions())
-    derived = {name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED}
-    return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
 
 
 def _options_of(options: Mapping[str, str], record: LoadRecord) -> SourceOptions:
@@ -344,56 +283,6 @@ def _range_options(record: LoadRecord) -> dict[str, str]:
         "startingOffsets": json.dumps(starts),
         "endingOffsets": json.dumps(ends),
     }
-
-
-def write_files(
-    destination: Destination,
-    frame: DataFrame,
-    record: LoadRecord,
-    directory: str,
-    write_options: Mapping[str, str],
-) -> LoadRecord:
-    """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
-
-    Gives the record with files and rows. Raises LoadError when the files do not hold what they should.
-    """
-    output, format = destination.output, record.format
-    assert output is not None
-    destination.prepare(record, frame.schema.json())
-
-    def write(observed: DataFrame) -> None:
-        writer = observed.write.format(format).options(**write_options)
-        writer.partitionBy(*record.partition_by).save(output.url_of(directory))
-
-    written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
-    return record.completed(written, output.data_files(directory))
-
-
-def write_counted(
-    frame: DataFrame,
-    record: LoadRecord,
-    write: Callable[[DataFrame], None],
-    count: Callable[[], Mapping[TopicPartition, Count]],
-) -> dict[TopicPartition, int]:
-    """Write the frame's rows with `write` and compare them with what `count` finds; gives the rows per partition.
-
-    Raises LoadError when they differ, or are not the rows of the load's ranges.
-    """
-    observation = Observation()
-    write(frame.observe(observation, F.count(F.lit(1)).alias("rows")))
-    written = count()
-    total, passed = _total(written), int(observation.get["rows"])
-    if total != passed:
-        lost = f". If executors run on other hosts, they may not share its path. {SHARED}" if total < passed else ""
-        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}{lost}")
-    check_rows(record, written)
-    return {tp: count.rows for tp, count in written.items()}
-
-
-def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[str, str]) -> None:
-    """Write the frame with a data source of our own."""
-    register_once(frame.sparkSession, source)
-    frame.write.format(source.name()).mode("append").options(**options).save()
 
 
 def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) -> None:
@@ -450,18 +339,3 @@ def check_bad(record: LoadRecord, bad: Mapping[TopicPartition, BadCount], most: 
         f"pykafka consume --topic {first.topic} --partition {first.partition} --offset {first.first} "
         f"--max-messages 1; then load with a schema that fits{ways}"
     )
-
-
-def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Count]:
-    """By reading the rows."""
-    if not output.data_files(directory):
-        return {}
-    rows = (
-        spark.read.format(format)
-        .schema("topic string, partition int, offset long")
-        .load(output.pattern_of(directory))
-        .groupBy("topic", "partition")
-        .agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("low"), F.max("offset").alias("high"))
-        .collect()
-    )
-    return sum_counts(Count(*row) for row in rows)

@@ -86,14 +86,15 @@ def expected(count: int) -> list[tuple[Any, ...]]:
     return [(one["id"], datetime.fromisoformat(one["at"]), one["customer"], one["id"]) for one in orders]
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
+@pytest.mark.parametrize("format", ["parquet", "orc", "delta"])
 def test_a_topic_of_json_is_a_table_with_its_columns_for_every_reader(
     loads: TypedLoads, tmp_path: Path, format: str
 ) -> None:
     to = tmp_path / "orders"
     assert loads(to, format=format, partition_by=LAYOUT).rows == 40
     loads.produce(5)
-    assert loads(to, format=format, partition_by=LAYOUT, sort_by="customer desc, id").rows == 5
+    order_of_rows = {} if format == "orc" else {"sort_by": "customer desc, id"}
+    assert loads(to, format=format, partition_by=LAYOUT, **order_of_rows).rows == 5
     days = {path.name for path in to.rglob("at_day=*")}
     assert days == {"at_day=2026-11-20", "at_day=2026-11-21", "at_day=2026-11-22"}
     assert {path.name for path in to.rglob("customer_bucket=*")} <= {f"customer_bucket={n}" for n in range(4)}
@@ -108,7 +109,7 @@ def test_a_topic_of_json_is_a_table_with_its_columns_for_every_reader(
         assert rows[0]["address"] is None
         found = duckdb.from_arrow(table.to_pyarrow_table())
     else:
-        frame = loads.spark.read.parquet(str(to))
+        frame = loads.spark.read.format(format).load(str(to))
         types = dict(frame.dtypes)
         assert types == {
             "id": "bigint",
@@ -125,7 +126,9 @@ def test_a_topic_of_json_is_a_table_with_its_columns_for_every_reader(
         micros = [(id, int(at.timestamp() * 1_000_000), customer, n) for id, at, customer, n in expected(45)]
         assert [tuple(row)[:4] for row in spark_rows] == micros
         assert spark_rows[1][4] == date(2026, 11, 21)
-        found = duckdb.read_parquet(f"{to}/load=*/**/*.parquet", hive_partitioning=True)
+        found = duckdb.from_arrow(frame.toArrow())
+        if format == "parquet":
+            found = duckdb.read_parquet(f"{to}/load=*/**/*.parquet", hive_partitioning=True)
     assert found.aggregate("count(*), sum(id), count(address.city)").fetchall() == [(45, sum(range(45)), 45 - 12)]
 
 
@@ -164,22 +167,23 @@ def test_a_group_that_changes_its_columns_is_told(loads: TypedLoads, tmp_path: P
     assert loads(tmp_path / "orders", columns="value.id", allow_changed_options=True).rows == 1
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta", "json", "avro"])
+@pytest.mark.parametrize("format", ["parquet", "delta", "json", "orc", "avro", "sql"])
 def test_a_table_without_topic_partition_and_offset_is_verified_by_its_loads(
     loads: TypedLoads, tmp_path: Path, format: str
 ) -> None:
-    to = tmp_path / "orders"
+    to = f"sqlite:///{tmp_path}/x.db#orders" if format == "sql" else tmp_path / "orders"
     first = loads(to, format=format, columns="value.*")
     loads.produce(3)
     loads(to, format=format, columns="value.*")
-    target = Target(str(to), "g", format=format)
-    found = verify(target, loads.bootstrap)
+    target = Target(str(to), "g", format=format).check()
+    session = (lambda: loads.spark) if format == "orc" else None
+    found = verify(target, loads.bootstrap, session=session)
     assert found.ok, found
     totals = [(load.totals.committed, load.totals.found, load.totals.logged) for load in found.loads]
     assert totals == [(40, 40, 40), (3, 3, 3)]
-    assert rewind(target, str(first.load_id)) is not None
+    assert rewind(target, str(first.load_id), delete=format == "sql") is not None
     assert loads(to, format=format, columns="value.*").rows == 3
-    assert verify(target, loads.bootstrap).ok
+    assert verify(target, loads.bootstrap, session=session).ok
 
 
 @pytest.mark.parametrize("format", ["json", "avro"])
@@ -216,7 +220,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("format", ["json", "orc", "avro"])
-def test_spark_s_own_writers_get_the_columns_too(loads: TypedLoads, tmp_path: Path, format: str) -> None:
+def test_other_formats_get_the_columns_too(loads: TypedLoads, tmp_path: Path, format: str) -> None:
     to = tmp_path / "orders"
     loads(to, format=format, columns="topic,partition,offset,value.address.city,value.id as `order id`")
     if format != "avro":
@@ -234,15 +238,23 @@ def test_a_database_gets_the_columns_too(loads: TypedLoads, tmp_path: Path) -> N
     assert verify(Target(to, "g"), loads.bootstrap).ok
 
 
+@pytest.mark.parametrize("format", ["orc", "sql"])
+def test_records_that_cannot_be_decoded_are_kept_beside_every_format(
+    loads: TypedLoads, tmp_path: Path, format: str
+) -> None:
+    with Producer(loads.bootstrap) as producer:
+        producer.send(loads.topic, b'{"id": "none"}')
+    to = f"sqlite:///{tmp_path}/x.db#orders" if format == "sql" else str(tmp_path / "orders")
+    result = loads(to, format=format, columns="value.id", dead_letters=f"delta:{tmp_path}/bad")
+    assert (result.rows, result.read, result.malformed, result.bad_rows) == (40, 41, 1, 1)
+    assert DeltaTable(str(tmp_path / "bad")).to_pyarrow_table()["offset"].to_pylist() == [40]
+    assert verify(Target(to, "g", format=format).check(), loads.bootstrap, session=lambda: loads.spark).ok
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"format": "orc", "columns": "value.*"},
-            r"must name topic, partition, offset, by which the rows of format=orc",
-        ),
-        ({"format": "orc", "partition_by": "day(timestamp)"}, "with format=orc it takes topic, partition, date, hour"),
-        ({"format": "orc", "sort_by": "offset"}, "sort_by .* goes with format=parquet, delta, iceberg.*, not with"),
+        ({"format": "orc", "sort_by": "offset"}, "sort_by .* goes with format=parquet, json, avro, delta.*, not with"),
         ({"columns": "valu.*"}, r"the read has no column 'valu'. Did you mean 'value'\?"),
         ({"columns": "value.ids"}, r"'value' has no field 'ids'. Did you mean 'id'\?"),
         ({"columns": "value,key.id"}, "'key' is of type binary, which has no fields: set keyFormat"),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.errors import PykafkaError
 from spark_connector.load import LoadResult, run_load
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LoadRequest, Target
@@ -21,8 +20,7 @@ from tests.support.topics import Topic
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DIRECT = ("parquet", "delta", "iceberg", "json", "avro")
-BY_SPARK = ("orc", "sql")
+FORMATS = ("parquet", "delta", "iceberg", "json", "avro", "sql")
 
 
 class Loads:
@@ -58,7 +56,7 @@ def loads_into(format: str, broker: Kafka, topic: str, root: Path) -> Loads:
     return loads
 
 
-@pytest.mark.parametrize("format", DIRECT)
+@pytest.mark.parametrize("format", FORMATS)
 def test_a_bad_record_fails_a_load_unless_it_is_said_what_becomes_of_it(
     broker: Kafka, topic: str, tmp_path: Path, format: str
 ) -> None:
@@ -77,25 +75,6 @@ def test_a_bad_record_fails_a_load_unless_it_is_said_what_becomes_of_it(
     loads.topic.produce([b'{"sensor": 7}'])
     good = loads("sensor BIGINT")  # as before: the default changes no row
     assert (good.rows, good.read, good.malformed) == (1, 1, 0)
-
-
-@pytest.mark.parametrize("format", BY_SPARK)
-def test_a_bad_record_fails_a_load_that_spark_writes(
-    spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path, format: str
-) -> None:
-    loads = loads_into(format, broker, topic, tmp_path)
-    columns = {"columns": "value.*,topic,partition,offset,_corrupt_record"} if format == "sql" else {}
-    without = {"columns": "value.*,topic,partition,offset"} if columns else {}
-    with pytest.raises(PykafkaError, match=rf"Malformed record at offset 0 of topic '{topic}'"):
-        loads("sensor BIGINT", spark, **without)
-    if format == "sql":  # the table is there, with other columns
-        loads = Loads(loads.topic, tmp_path / "kept", format)
-        (tmp_path / "kept").mkdir()
-    kept = loads("sensor BIGINT", spark, options={"mode": "PERMISSIVE"}, **columns)
-    assert (kept.rows, kept.read, kept.malformed) == (2, 2, 2)
-    loads.topic.produce([b'{"sensor": 7}'])
-    good = loads("sensor BIGINT", spark, **columns)
-    assert (good.rows, good.malformed) == (1, 0)
 
 
 def test_who_says_what_becomes_of_bad_records(broker: Kafka, topic: str, tmp_path: Path) -> None:

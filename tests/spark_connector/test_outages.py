@@ -320,7 +320,7 @@ def test_what_our_task_said_is_told_in_its_words(text: str) -> None:
 )
 def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(error: str, heals: bool) -> None:
     text = (
-        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read in Python: Traceback (most recent call "
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read in Python: Traceback (most recent "
         f'last):\n  File "x.py", line 3, in partitions\n{error}\n SQLSTATE: 38000\n\nJVM stacktrace:\n'
     )
     assert heals_by_waiting(summary(text)) is heals
@@ -331,10 +331,10 @@ def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(er
 
 def test_a_python_of_sparks_without_pykafka_is_told_with_the_way_out() -> None:
     text = (
-        "An error occurred while calling o39.load.\n: org.apache.spark.SparkClassNotFoundException: "
-        "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: pykafka. Make sure the provider name is correct\n"
-        "\tat org.apache.spark.sql.classic.DataFrameReader.load(DataFrameReader.scala:93)\n"
-        "Caused by: java.lang.ClassNotFoundException: pykafka.DefaultSource\n"
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance in Python: Traceback (most recent "
+        "call last):\n"
+        '  File "pyspark/cloudpickle/cloudpickle.py", line 649, in subimport\n    __import__(name)\n'
+        "ModuleNotFoundError: No module named 'spark_connector'\n SQLSTATE: 38000\n"
     )
     assert "set PYSPARK_PYTHON to the one that has it" in summary(text)
     assert not heals_by_waiting(summary(text))

@@ -42,9 +42,6 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.loaded"): "the same",
     ("spark_connector/loads/write.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
-    ("spark_connector/loads/destination.py", "pyspark.sql.pandas.types.from_arrow_schema"): (
-        "a repair and the commands that list loads need no Spark"
-    ),
     ("pykafka_demo/lake.py", "pyiceberg.catalog.load_catalog"): "an extra; the demo says how to install it",
     ("spark_connector/source.py", "spark_connector.read.readers.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
@@ -182,7 +179,4 @@ IMPORT_IN_FUNCTION = {
         "optional: the extra `sql`"
     ),
     ("spark_connector/maintenance.py", "pyspark.sql.SparkSession"): "half a second, for a recount of orc and json only",
-    ("spark_connector/loads/database/database_table.py", "spark_connector.loads.database.staged_rows.write_rows"): (
-        "half a second of Spark that a repair need not pay"
-    ),
 }

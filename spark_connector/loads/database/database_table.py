@@ -1,11 +1,11 @@
 """A table in a database as the destination of loads: tasks fill a staging table, and one transaction does the rest.
 
-    pykafka_staged_<group>_<number>_<token>   1. created by the driver, filled by Spark's tasks (staged_rows.py)
+    pykafka_staged_<group>_<number>_<token>   1. created by the driver, filled by the tasks (staged_rows.py)
     one transaction                           2. committed: INSERT … SELECT, number and offsets (database_log.py)
                                               3. the staging table is dropped
 
 Every attempt of a task marks its rows with a unique name. A second table, `…_won`, has the names of the attempts that
-Spark counts, and only their rows are inserted. The INSERT adds the column `load`, which names the load of every row; a
+count, and only their rows are inserted. The INSERT adds the column `load`, which names the load of every row; a
 rewind is one transaction with `DELETE … WHERE load IN …`. A crash leaves only these two tables behind;
 they are dropped when their number is taken.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,13 +32,14 @@ from broker.stored_names import number_named
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database import sql
 from spark_connector.loads.database.database_log import DatabaseCommitLog
-from spark_connector.loads.destination import RowsWriter
-from spark_connector.loads.footers import Count
+from spark_connector.loads.database.staged_rows import DatabaseOutput
 from spark_connector.loads.history import HistoryEntry, staged_state, topics_by_group
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRange, LoadRecord, Rewind
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -96,22 +96,32 @@ class DatabaseDestination(TableDestination[TableName]):
         self._columns: tuple[Column[Any], ...] = ()
 
     def stage(self, record: LoadRecord) -> str:
-        """The name of the staging table, which `prepare` creates."""
+        """The name of the staging table, which `file_layout` creates."""
         return self._staging(record.load_id)
 
-    def prepare(self, record: LoadRecord, schema: str) -> None:
+    def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Check that the table takes these columns, if it is there, and create the staging tables. The commit makes the
         table: a first load that is refused, or whose rows do not fit, leaves none behind."""
-        types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
-        self._columns = tuple(Column(name, sql.column_type(of)) for name, of in types.items())
+        schema = pa.schema([one for one in layout.schema if one.name != LOAD_COLUMN])  # which the commit adds
+        self._columns = tuple(Column(one.name, sql.column_type(one.type)) for one in schema)
         there = self._checked(record.load_id)
         staged = [Column(one.name, there[one.name] if there else one.type) for one in self._columns]
         staging = self._staging(record.load_id)
         sql.make_table(self._engine, self._scratch(staging, _attempt(), *staged))
         sql.make_table(self._engine, self._scratch(sql.won_of(staging), _attempt(primary_key=True)))
+        return replace(layout, schema=schema, load_id=None)
+
+    def task_output(self, place: str) -> TaskOutput:
+        return DatabaseOutput(self.address.url, self.url, place, self.address.schema)
+
+    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:
+        won = TableName(sql.won_of(place), self.address.schema).with_columns(sql.ATTEMPT)
+        if files:
+            with self._engine.begin() as connection:
+                connection.execute(won.insert(), [{sql.ATTEMPT: file.name} for file in files])
 
     def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
-        """Make the table, unless it is there. Raises ConfigError when it does not take the columns of `prepare`."""
+        """Make the table, unless it is there. Raises ConfigError when it does not take the columns of `file_layout`."""
         if self._columns and record.rewind is None:
             columns = [Column(one.name, one.type) for one in self._columns]
             load = Column(LOAD_COLUMN, String(255))
@@ -144,12 +154,6 @@ class DatabaseDestination(TableDestination[TableName]):
                     "see write option 'text'"
                 )
         return there
-
-    def own_writer(self, format: str) -> RowsWriter:
-        # Spark behind it, which a repair does not need
-        from spark_connector.loads.database.staged_rows import write_rows
-
-        return functools.partial(write_rows, self)
 
     def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
         try:
@@ -186,15 +190,6 @@ class DatabaseDestination(TableDestination[TableName]):
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return sql.failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
-
-    def count(self, load_id: str) -> list[Count]:
-        """The rows of the winning attempts in the staging table, counted per partition."""
-        with self._engine.connect() as connection:
-            staging, won = self._staged_rows(load_id, connection)
-            position, offset, function = (staging.c.topic, staging.c.partition), staging.c.offset, sqlalchemy.func
-            query = sqlalchemy.select(*position, function.count(), function.min(offset), function.max(offset))
-            rows = connection.execute(query.where(won).group_by(*position)).all()
-        return [Count(*row) for row in rows]
 
     def staged_entries(self, newest: int, known: Collection[str]) -> list[HistoryEntry]:
         """Only the ids of the attempts are known."""

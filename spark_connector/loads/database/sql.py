@@ -1,8 +1,7 @@
 """What the log, the table and the tasks of a load into a database ask of SQLAlchemy: engines, tables, types, rows.
 
 Converts a load's rows: the type of each column, and record batches as rows or for PostgreSQL's COPY.
-Spark types have their names of a schema's JSON (`long`, `binary`). Nested values (headers, structs, arrays) become
-JSON, with bytes as base64. Raises ConfigError.
+Nested values (headers, structs, arrays) become JSON, with bytes as base64. Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -10,8 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -85,47 +82,28 @@ def won_of(staging: str) -> str:
     return f"{staging}_won"
 
 
-_TYPES: dict[str, Any] = {
-    "binary": sqlalchemy.LargeBinary(),
-    "string": sqlalchemy.Text(),
-    "boolean": sqlalchemy.Boolean(),
-    "byte": sqlalchemy.SmallInteger(),
-    "short": sqlalchemy.SmallInteger(),
-    "integer": sqlalchemy.Integer(),
-    "long": sqlalchemy.BigInteger(),
-    "float": sqlalchemy.Float(),
-    "double": sqlalchemy.Double(),
-    "date": sqlalchemy.Date(),
-    "timestamp": sqlalchemy.DateTime(timezone=True),
-    "timestamp_ntz": sqlalchemy.DateTime(),
+_TYPES: dict[pa.DataType, Any] = {
+    pa.binary(): sqlalchemy.LargeBinary(),
+    pa.string(): sqlalchemy.Text(),
+    pa.bool_(): sqlalchemy.Boolean(),
+    pa.int8(): sqlalchemy.SmallInteger(),
+    pa.int16(): sqlalchemy.SmallInteger(),
+    pa.int32(): sqlalchemy.Integer(),
+    pa.int64(): sqlalchemy.BigInteger(),
+    pa.float32(): sqlalchemy.Float(),
+    pa.float64(): sqlalchemy.Double(),
+    pa.date32(): sqlalchemy.Date(),
 }
 _JSON = sqlalchemy.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
-def column_type(spark_type: Any) -> Any:
-    """SQLAlchemy's type for a Spark type of a schema's JSON: a name, or a mapping for a nested type."""
-    if not isinstance(spark_type, str):
-        return _JSON
-    decimal = _DECIMAL.fullmatch(spark_type)
-    if decimal:
-        return sqlalchemy.Numeric(int(decimal[1]), int(decimal[2]))
-    return _TYPES.get(spark_type, _JSON)
-
-
-def parse_text_columns(write_options: Mapping[str, str], types: Mapping[str, Any]) -> tuple[str, ...]:
-    """The write option `text`: binary columns with UTF-8 that become text columns. There is no other option.
-
-    `types`: column → type in the schema's JSON. Raises ConfigError.
-    """
-    options = {name.lower(): value for name, value in write_options.items()}
-    columns = tuple(name.strip() for name in options.pop("text", "").split(",") if name.strip())
-    if options:
-        raise ConfigError(f"a load into a database takes the write option 'text' only, not {', '.join(options)}")
-    for name in columns:
-        if types.get(name) not in ("binary", "string"):
-            raise ConfigError(f"write option text={name}: there is no column of bytes with this name")
-    return columns
+def column_type(type: pa.DataType) -> Any:
+    """SQLAlchemy's type for a column's."""
+    if pa.types.is_decimal(type):
+        return sqlalchemy.Numeric(type.precision, type.scale)
+    if pa.types.is_timestamp(type):
+        return sqlalchemy.DateTime(timezone=type.tz is not None)
+    return _TYPES.get(type, _JSON)
 
 
 def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -147,8 +125,6 @@ def as_copy(batch: pa.RecordBatch) -> bytes:
 
 
 def _as_csv(column: pa.Array) -> pa.Array:
-    if pa.types.is_large_binary(column.type):  # of a session with spark.sql.execution.arrow.useLargeVarTypes
-        column = column.cast(pa.binary())
     if pa.types.is_binary(column.type):
         return _as_hex(column)
     if pa.types.is_nested(column.type):

@@ -1,4 +1,4 @@
-"""The Spark side of a load into a database: tasks write Arrow batches into the staging table, many at once.
+"""Where the tasks of a load into a database write: into the staging table, many at once, each in one transaction.
 
 database_table.py has the tables, and the transaction that makes the rows visible. PostgreSQL with psycopg gets the rows
 by COPY, other databases by SQLAlchemy's executemany.
@@ -6,139 +6,80 @@ by COPY, other databases by SQLAlchemy's executemany.
 
 from __future__ import annotations
 
-import itertools
-import json
-import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import io
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
 from spark_connector.loads.database import sql
-from spark_connector.loads.footers import sum_counts
-from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.table import first_line
-from spark_connector.loads.write import save_by_tasks, write_counted
-
-if TYPE_CHECKING:
-    from spark_connector.loads.database.database_table import DatabaseDestination
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
 
 
-def write_rows(
-    destination: DatabaseDestination,
-    frame: DataFrame,
-    record: LoadRecord,
-    staging: str,
-    write_options: Mapping[str, str],
-) -> LoadRecord:
-    """Fill the staging table with the frame's rows; gives the record with the rows that are there.
+@dataclass(frozen=True)
+class DatabaseOutput:
+    """The staging table of one load (TaskOutput); a file's name is that of an attempt. Pickled to the executors."""
 
-    The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
-    LoadError when the staged rows do not add up.
-    """
-    frame = _with_text(frame, write_options)
-    destination.prepare(record, frame.schema.json())
-    # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).
-    options = {"url": destination.address.url, "table": staging, "schema": destination.address.schema or ""}
-    written = write_counted(
-        frame,
-        record,
-        lambda rows: save_by_tasks(rows, DatabaseDataSource, options),
-        lambda: sum_counts(destination.count(record.load_id)),
-    )
-    return record.completed(written, {})
-
-
-def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
-    types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
-    columns = sql.parse_text_columns(write_options, types)
-    text = {name: _text_of(name) for name in columns}
-    return frame.withColumns(text) if text else frame  # Spark Connect refuses an empty mapping
-
-
-def _text_of(name: str) -> SparkColumn:
-    """The column as text. A value that is no text fails the load, and the error names its record."""
-    text = F.col(name).cast("string")
-    said = f"{name} of the record at offset %d of topic '%s', partition %d, is not UTF-8 (write option text)"
-    complaint = F.format_string(said, "offset", "topic", "partition")
-    return F.when(text.isNull() | F.is_valid_utf8(text), text).otherwise(F.raise_error(complaint).cast("string"))
-
-
-class DatabaseDataSource(DataSource):
-    """Write-only, and only for `load`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "pykafka_load_sql"
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        options = self.options
-        return _DatabaseWriter(options["url"], options["table"], options["schema"] or None)
-
-
-@dataclass
-class _Attempt(WriterCommitMessage):
-    """The name of one attempt of a task; None when it had no rows."""
-
-    name: str | None
-
-
-@dataclass
-class _DatabaseWriter(DataSourceArrowWriter):
-    """Pickled to the executors; `commit` runs in another process of the driver."""
-
-    url: str
+    url: str = field(repr=False)
+    shown: str
     table: str
     schema: str | None
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        attempt = secrets.token_hex(16)
-        marked = (batch.append_column(sql.ATTEMPT, pa.repeat(attempt, batch.num_rows)) for batch in iterator)
-        batches = (batch for batch in marked if batch.num_rows)
-        first = next(batches, None)
-        if first is None:
-            return _Attempt(None)
-        engine = sql.open_engine(self.url)
-        with engine.begin() as connection:
-            staging = self._staging(connection)
-            for batch in itertools.chain([first], batches):
-                try:
-                    _insert(connection, staging, batch)
-                except Exception as error:
-                    if not _is_unfit(error):
-                        raise
-                    connection.rollback()  # SQLite lets one connection write at a time
-                    place = _place(engine, staging, batch)
-                    raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
-        return _Attempt(attempt)
+    def open(self, name: str) -> StagedRows:
+        return StagedRows(sql.open_engine(self.url), self.table, self.schema, name)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
-        with sql.open_engine(self.url).begin() as connection:
-            won = Table(sql.won_of(self.table), MetaData(), Column(sql.ATTEMPT), schema=self.schema)
-            if names:
-                connection.execute(won.insert(), [{sql.ATTEMPT: name} for name in names])
+    def open_input(self, name: str) -> Any:
+        """As empty as the task has told: its rows are counted by the commit."""
+        return io.BytesIO()
 
-    def _staging(self, connection: Connection) -> Table:
-        if _copies(connection):
-            return Table(self.table, MetaData(), schema=self.schema)
-        types = sql.column_types(connection, self.table, self.schema)
-        for type in types.values():
-            if isinstance(type, sqlalchemy.JSON):
-                type.none_as_null = True  # None becomes NULL, not JSON's null
-        columns = [Column(name, type) for name, type in types.items()]
-        return Table(self.table, MetaData(), *columns, schema=self.schema)
+    def url_of(self, name: str) -> str:
+        return self.shown
+
+
+class StagedRows:
+    """The rows of one attempt, in a transaction that `close` takes back unless it is committed."""
+
+    def __init__(self, engine: Engine, table: str, schema: str | None, attempt: str) -> None:
+        self._engine = engine
+        self._attempt = attempt
+        self._connection = engine.connect()
+        self._connection.begin()  # which COPY does not do by itself
+        self._staging = _staging(self._connection, table, schema)
+
+    def insert(self, rows: pa.RecordBatch) -> None:
+        """Raises LoadError for a value that does not fit into the table, and the database's errors."""
+        batch = rows.append_column(sql.ATTEMPT, pa.repeat(self._attempt, rows.num_rows))
+        try:
+            _insert(self._connection, self._staging, batch)
+        except Exception as error:
+            if not _is_unfit(error):
+                raise
+            self._connection.rollback()  # SQLite lets one connection write at a time
+            place = _place(self._engine, self._staging, batch)
+            raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _staging(connection: Connection, table: str, schema: str | None) -> Table:
+    if _copies(connection):
+        return Table(table, MetaData(), schema=schema)
+    types = sql.column_types(connection, table, schema)
+    for type in types.values():
+        if isinstance(type, sqlalchemy.JSON):
+            type.none_as_null = True  # None becomes NULL, not JSON's null
+    columns = [Column(name, type) for name, type in types.items()]
+    return Table(table, MetaData(), *columns, schema=schema)
 
 
 def _copies(connection: Connection) -> bool:

@@ -191,9 +191,3 @@ def marked(schema: pa.Schema, record: LoadRecord) -> pa.Schema:
         return schema
     at = schema.get_field_index(OFFSET)
     return schema.set(at, schema.field(at).with_metadata({UPSERT_PROPERTY: marker_of(record)}))
-
-
-def without_views(part: pa.Table) -> pa.Table:
-    """Text and bytes as other tables have them: pyarrow cannot take rows of the views that DataFusion gives."""
-    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-    return part.cast(pa.schema([field.with_type(plain.get(field.type, field.type)) for field in part.schema]))

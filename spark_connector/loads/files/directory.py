@@ -3,7 +3,7 @@
 A load's files and offsets become visible together: stage, seal, commit, publish, and repair after a crash.
 
     <output>/_staging/<kind>/<load id>/intent.json           1. what will be loaded
-    <output>/_staging/<kind>/<load id>/data/part-…           2. Spark writes
+    <output>/_staging/<kind>/<load id>/data/part-…           2. tasks write
     <output>/_staging/<kind>/<load id>/data/_manifest.json   3. sealed: all rows are written and counted
     the commit log (FilesCommitLog, zookeeper_log.py)        4. committed: offsets and load, in one atomic step
     <output>/load=<load id>/                                 5. published: the data directory renamed

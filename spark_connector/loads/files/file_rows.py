@@ -87,18 +87,20 @@ def count_rows(
     """The number of rows in files without the columns that identify rows, and what could not be read. `session` as in
     `read_offsets`."""
     if format not in _COUNTERS:
-        return _lines(storage, directory, session) if names else (0, Faults())
+        return _counted(storage, directory, format, session) if names else (0, Faults())
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
         read = _COUNTERS[format]
         counts = list(pool.map(lambda name: _checked(storage, directory, name, format, read), names))
     return sum(one for one in counts if isinstance(one, int)), _faults([one for one in counts if isinstance(one, str)])
 
 
-def _lines(storage: Storage, directory: str, session: NewSession) -> tuple[int, Faults]:
+def _counted(storage: Storage, directory: str, format: str, session: NewSession) -> tuple[int, Faults]:
+    """By Spark; of json it counts the lines."""
     try:
-        return session().read.text(storage.pattern_of(directory)).count(), Faults()
+        reader = session().read.format("text" if format == "json" else format)
+        return reader.load(storage.pattern_of(directory)).count(), Faults()
     except Exception as error:  # Spark's errors have many classes
-        return 0, _faults([_why_unread(storage, directory, "json", error)])
+        return 0, _faults([_why_unread(storage, directory, format, error)])
 
 
 def _runs(rows: Any) -> Any:

@@ -6,12 +6,13 @@ or dropped and added again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.conversions import to_bytes
+from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
     MetricModeTypes,
     MetricsMode,
@@ -30,14 +31,34 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, PrimitiveType, StringType
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string
 
-from spark_connector.loads.column_bounds import Bounds, Path, Raw, Unsaid, floats, footer_bounds, lower_text, upper_text
+from spark_connector.loads.column_bounds import Bounds, Raw, Unsaid, footer_bounds, lower_text, upper_text
 from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
+from spark_connector.loads.table_rows import write_rows
 from spark_connector.loads.tasks.written_file import WrittenFile
 
 DATA = "data"
 NOTHING_UNSAID = Unsaid()
+
+
+@dataclass(frozen=True)
+class IcebergOutput:
+    """The directory of one load's files, written as pyiceberg writes there. Pickled to the executors."""
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def open(self, name: str) -> Any:
+        path = self.url_of(name)
+        return load_file_io(dict(self.properties), path).new_output(path).create(overwrite=True)
+
+    def open_input(self, name: str) -> Any:
+        path = self.url_of(name)
+        return load_file_io(dict(self.properties), path).new_input(path).open()
+
+    def url_of(self, name: str) -> str:
+        return f"{self.location}/{name}"
 
 
 def directory_of_load(load_id: str) -> str:
@@ -106,15 +127,9 @@ def data_file(
     return file
 
 
-def perhaps_nan(schema: pa.Schema, file: DataFile | None = None) -> frozenset[Path]:
-    """The columns of a file with this schema and its field ids that may have NaN; those of `file` are known to have
-    none by its counts."""
-    counts = {} if file is None else file.nan_value_counts or {}
-    found = floats(schema)
-    if not found:
-        return frozenset()
-    ids = parquet_path_to_id_mapping(pyarrow_to_schema(schema))
-    return frozenset(path for path in found if counts.get(ids[".".join(path)]) != 0)
+def values_of(table: Table, file: DataFile) -> dict[str, Any]:
+    """The partition values of a file, by the names of its spec's fields."""
+    return {field.name: file.partition[at] for at, field in enumerate(table.specs()[file.spec_id].fields)}
 
 
 def _counts_only(one: StatisticsCollector, *, is_silent: bool) -> StatisticsCollector:
@@ -159,8 +174,15 @@ def _serialized(type: PrimitiveType, raw: Raw) -> bytes:
     return to_bytes(type, raw)
 
 
-def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_id: int | None) -> list[DataFile]:
-    """The files that the tasks of a load have written, as a commit adds them. `spec_id`: None for the table's spec."""
+def added_files(
+    table: Table,
+    load_id: str,
+    files: Sequence[WrittenFile],
+    spec_id: int | None,
+    values: Mapping[str, Any] | None = None,
+) -> list[DataFile]:
+    """The files that the tasks of a load have written, as a commit adds them. `spec_id`: None for the table's spec.
+    `values`: of files of `write_rows`, their one partition."""
     directory = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
     spec_id = table.metadata.default_spec_id if spec_id is None else spec_id
     return [
@@ -169,13 +191,23 @@ def added_files(table: Table, load_id: str, files: Sequence[WrittenFile], spec_i
             f"{directory}/{file.name}",
             file.size,
             file.metadata(),
-            file.values,
+            file.values if values is None else values,
             spec_id,
             unsaid=file.unsaid,
-            records=file.where,
+            records=file.where if values is None else "",
         )
         for file in files
     ]
+
+
+def files_of_rows(
+    table: Table, load_id: str, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
+) -> list[DataFile]:
+    """New files of these rows, which are of one partition, in the directory of a load; none of no rows. Raises as
+    `write_rows`."""
+    place = f"{table.location().rstrip('/')}/{directory_of_load(load_id)}"
+    files = write_rows(schema, parts, IcebergOutput(place, dict(table.io.properties)))
+    return added_files(table, load_id, files, spec_id, values)
 
 
 def data_files(table: Table) -> Iterator[DataFile]:

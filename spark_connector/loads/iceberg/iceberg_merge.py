@@ -12,6 +12,7 @@ soon as that snapshot expires, because the snapshot behind it did not have them.
 
 from __future__ import annotations
 
+import posixpath
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,14 +31,13 @@ from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
 from broker.errors import ConfigError
 from spark_connector.loads.changes import DELETED, PLACE
-from spark_connector.loads.column_bounds import Path, RowWatch, Unsaid, floats, with_nan, with_statistics
-from spark_connector.loads.iceberg.iceberg_files import NOTHING_UNSAID, data_file, directory_of_load, perhaps_nan
+from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load, files_of_rows, values_of
 from spark_connector.loads.iceberg.iceberg_rows import read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.last_changes import rows_of_keys, touched, without_rows
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.required import fitted, refuse_nulls
+from spark_connector.loads.tasks.required import refuse_nulls
 from spark_connector.loads.tasks.transforms import split
 from spark_connector.loads.upsert import Upsert
 
@@ -52,83 +52,43 @@ class FileMaker:
     """Writes the new data files of one commit, below the load's own directory. `try_again` removes them."""
 
     def __init__(self, load_id: str, sync: Callable[[str], None]) -> None:
-        self._directory = directory_of_load(load_id)
+        self._load_id = load_id
         self._sync = sync
-        self.names: list[str] = []
+        self._made: list[str] = []
+
+    @property
+    def names(self) -> set[str]:
         """The files' names below the directory."""
+        return set(map(posixpath.basename, self._made))
 
     def write(
-        self,
-        table: Table,
-        schema: pa.Schema,
-        parts: Iterable[pa.Table],
-        values: Mapping[str, Any],
-        spec_id: int,
-        perhaps_nan: frozenset[Path],
-    ) -> DataFile | None:
-        """A file of these rows, which are of one partition; None, and no file, when there are none. `perhaps_nan`: the
-        columns that may have NaN."""
-        name, location = self._new(table)
-        footers: list[Any] = []
-        watch = RowWatch(schema)
-        with table.io.new_output(location).create() as sink:
-            writer = pyarrow.parquet.ParquetWriter(
-                sink,
-                schema,
-                compression="zstd",
-                metadata_collector=footers,
-                store_schema=False,
-                write_page_index=True,
-                write_statistics=with_statistics(schema, perhaps_nan),
-            )
-            for part in parts:
-                if part.num_rows:
-                    rows = fitted(part.select(schema.names), schema)
-                    writer.write_table(rows)
-                    watch.take_in(rows)
-            writer.close()
-        if not footers[0].num_rows:
-            table.io.delete(location)
-            self.names.remove(name)
-            return None
-        return self._made(table, name, location, footers[0], values, spec_id, watch.unsaid())
+        self, table: Table, schema: pa.Schema, parts: Iterable[pa.Table], values: Mapping[str, Any], spec_id: int
+    ) -> list[DataFile]:
+        """Files of these rows, which are of one partition; none when there are none."""
+        return self._synced(files_of_rows(table, self._load_id, schema, parts, values, spec_id))
 
-    def copy(self, table: Table, file: DataFile) -> DataFile:
+    def copy(self, table: Table, file: DataFile) -> list[DataFile]:
         """The same rows under a new name."""
-        name, location = self._new(table)
+        place = f"{table.location().rstrip('/')}/{directory_of_load(self._load_id)}"
+        location = f"{place}/part-{secrets.token_hex(12)}.parquet"
         with table.io.new_input(file.file_path).open() as source, table.io.new_output(location).create() as sink:
             shutil.copyfileobj(source, sink)
         with table.io.new_input(location).open() as source:
             footer = pyarrow.parquet.read_metadata(source)
-        return self._made(table, name, location, footer, values_of(table, file), file.spec_id)
+        size, values = file.file_size_in_bytes, values_of(table, file)
+        return self._synced([data_file(table.metadata, location, size, footer, values, file.spec_id)])
 
     def try_again(self, table: Table) -> None:
         """Remove the files of a commit that has certainly failed."""
-        for name in self.names:
-            table.io.delete(f"{self._location(table)}/{name}")
-        self.names.clear()
+        for location in self._made:
+            table.io.delete(location)
+        self._made.clear()
 
-    def _new(self, table: Table) -> tuple[str, str]:
-        name = f"part-{secrets.token_hex(12)}.parquet"
-        self.names.append(name)
-        return name, f"{self._location(table)}/{name}"
-
-    def _made(
-        self,
-        table: Table,
-        name: str,
-        location: str,
-        footer: Any,
-        values: Mapping[str, Any],
-        spec_id: int,
-        unsaid: Unsaid = NOTHING_UNSAID,
-    ) -> DataFile:
-        self._sync(f"{self._directory}/{name}")
-        size = len(table.io.new_input(location))
-        return data_file(table.metadata, location, size, footer, values, spec_id, unsaid=unsaid)
-
-    def _location(self, table: Table) -> str:
-        return f"{table.location().rstrip('/')}/{self._directory}"
+    def _synced(self, files: list[DataFile]) -> list[DataFile]:
+        for file in files:
+            self._made.append(file.file_path)
+            self._sync(f"{directory_of_load(self._load_id)}/{posixpath.basename(file.file_path)}")
+        return files
 
 
 def merged(
@@ -147,13 +107,11 @@ def merged(
 
     tasks = table.scan(row_filter=_bounds(changes, upsert.key)).plan_files()
     found, wanted = touched(changes, upsert, tasks, read)
-    added = [file for task in found if (file := _rewritten(table, task, wanted, upsert.key, files)) is not None]
+    added = [file for task in found for file in _rewritten(table, task, wanted, upsert.key, files)]
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
     refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
-        nan = with_nan(part, floats(layout.schema))
-        file = files.write(table, layout.schema, [part], values, spec_id, nan)
-        added += [file] if file is not None else []
+        added += files.write(table, layout.schema, [part], values, spec_id)
     removed = frozenset(task.file.file_path for task in found)
     return Change(added, removed, Operation.OVERWRITE if removed else Operation.APPEND)
 
@@ -171,7 +129,7 @@ def rewound(
     snapshot = snapshot_to_restore(table, rewind, record_of)
     head = table.metadata.snapshot_by_name(MAIN_BRANCH)
     now, then = _files_of(table, head), _files_of(table, snapshot)
-    added = [files.copy(table, file) for path, file in then.items() if path not in now]
+    added = [copy for path, file in then.items() if path not in now for copy in files.copy(table, file)]
     return Change(added, frozenset(now.keys() - then.keys()), Operation.OVERWRITE)
 
 
@@ -195,20 +153,13 @@ def snapshot_to_restore(table: Table, rewind: LoadRecord, record_of: RecordOf) -
     )
 
 
-def values_of(table: Table, file: DataFile) -> dict[str, Any]:
-    """The partition values of a file, by the names of its spec's fields."""
-    return {field.name: file.partition[at] for at, field in enumerate(table.specs()[file.spec_id].fields)}
-
-
 def _rewritten(
     table: Table, task: FileScanTask, wanted: pa.Table, key: Sequence[str], files: FileMaker
-) -> DataFile | None:
+) -> list[DataFile]:
     """The file without the rows that have one of the keys."""
-
     others = (without_rows(part, rows_of_keys(wanted, part, key)[0]) for part in read_files(table, [task]))
-    schema = schema_to_pyarrow(table.schema())
-    nan = perhaps_nan(schema, task.file)
-    return files.write(table, schema, others, values_of(table, task.file), task.file.spec_id, nan)
+    values = values_of(table, task.file)
+    return files.write(table, schema_to_pyarrow(table.schema()), others, values, task.file.spec_id)
 
 
 def _files_of(table: Table, snapshot: Snapshot | None) -> dict[str, DataFile]:

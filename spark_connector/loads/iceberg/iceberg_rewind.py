@@ -7,7 +7,6 @@ pyiceberg's reader makes an empty list of a list that is NULL.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 
 import pyarrow as pa
@@ -18,8 +17,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation
 
 from broker.errors import ConfigError
-from spark_connector.loads.column_bounds import RowWatch, with_statistics
-from spark_connector.loads.iceberg.iceberg_files import data_file, directory_of_load, perhaps_nan
+from spark_connector.loads.iceberg.iceberg_files import files_of_rows, values_of
 from spark_connector.loads.iceberg.iceberg_rows import of_loads, only_load, read_files
 from spark_connector.loads.iceberg.iceberg_snapshot import Change
 from spark_connector.loads.request import LOAD_COLUMN
@@ -55,32 +53,13 @@ def _copies(table: Table, task: FileScanTask, undone: pa.Array, own_id: str) -> 
             f"{task.file.file_path} holds rows of several loads, of which another program has deleted some by "
             "delete files: compact the table first (CALL system.rewrite_data_files in Spark)"
         )
-    name = f"{directory_of_load(own_id)}/part-{secrets.token_hex(12)}.parquet"
-    location, footers = f"{table.location().rstrip('/')}/{name}", list[pyarrow.parquet.FileMetaData]()
-    output = table.io.new_output(location)
-    with table.io.new_input(task.file.file_path).open() as source, output.create() as sink:
+    with table.io.new_input(task.file.file_path).open() as source:
         file = pyarrow.parquet.ParquetFile(source)
-        at, watch = _column_of_loads(table, file.schema_arrow), RowWatch(file.schema_arrow)
-        with pyarrow.parquet.ParquetWriter(
-            sink,
-            file.schema_arrow,
-            compression="zstd",
-            metadata_collector=footers,
-            store_schema=False,
-            write_statistics=with_statistics(file.schema_arrow, perhaps_nan(file.schema_arrow, task.file)),
-        ) as writer:
-            for batch in file.iter_batches(_ROWS):
-                is_undone = pc.is_in(batch.column(at), value_set=undone)
-                kept = batch.filter(pc.invert(is_undone))
-                writer.write_batch(kept)
-                watch.take_in(pa.Table.from_batches([kept]))
-    if not footers[0].num_rows:
-        table.io.delete(location)
-        return []
-    spec_id = task.file.spec_id
-    values = {field.name: task.file.partition[at] for at, field in enumerate(table.specs()[spec_id].fields)}
-    size = len(output.to_input_file())
-    return [data_file(table.metadata, location, size, footers[0], values, spec_id, unsaid=watch.unsaid())]
+        at = _column_of_loads(table, file.schema_arrow)
+        batches = map(pa.Table.from_batches, ([batch] for batch in file.iter_batches(_ROWS)))
+        kept = (part.filter(pc.invert(pc.is_in(part.column(at), value_set=undone))) for part in batches)
+        values = values_of(table, task.file)
+        return files_of_rows(table, own_id, file.schema_arrow, kept, values, task.file.spec_id)
 
 
 def _column_of_loads(table: Table, schema: pa.Schema) -> int:

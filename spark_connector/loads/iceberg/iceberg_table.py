@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 from fsspec.implementations.arrow import ArrowFSWrapper
 from pyiceberg.exceptions import NoSuchNamespaceError, TableAlreadyExistsError
-from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -33,7 +30,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_cat
 from spark_connector.loads.iceberg.iceberg_compaction import IcebergCompaction
 from spark_connector.loads.iceberg.iceberg_creation import is_unused, made_anew
 from spark_connector.loads.iceberg.iceberg_evolution import evolve_table
-from spark_connector.loads.iceberg.iceberg_files import data_files, directory_of_load, load_of
+from spark_connector.loads.iceberg.iceberg_files import IcebergOutput, data_files, directory_of_load, load_of
 from spark_connector.loads.iceberg.iceberg_log import KEEP_SNAPSHOTS, IcebergCommitLog, groups_of, record_of, state_of
 from spark_connector.loads.iceberg.iceberg_merge import FileMaker, merged, rewound, snapshot_to_restore
 from spark_connector.loads.iceberg.iceberg_read import snapshot_of
@@ -54,25 +51,6 @@ def open_iceberg(catalog: str, name: IcebergName, group: str, keep_snapshots: in
     place = IcebergPlace(open_catalog(catalog), name)
     keep = KEEP_SNAPSHOTS if keep_snapshots is None else keep_snapshots
     return IcebergDestination(place, IcebergCommitLog(place, group, keep), group)
-
-
-@dataclass(frozen=True)
-class IcebergOutput:
-    """The directory of one load's files, written as pyiceberg writes there. Pickled to the executors."""
-
-    location: str
-    properties: Mapping[str, str] = field(repr=False)
-
-    def open(self, name: str) -> Any:
-        path = self.url_of(name)
-        return load_file_io(dict(self.properties), path).new_output(path).create(overwrite=True)
-
-    def open_input(self, name: str) -> Any:
-        path = self.url_of(name)
-        return load_file_io(dict(self.properties), path).new_input(path).open()
-
-    def url_of(self, name: str) -> str:
-        return f"{self.location}/{name}"
 
 
 class IcebergDestination(LakeDestination[Table]):

@@ -1,1 +1,1 @@
-"""The direct road of loads: tasks that fetch, decode and write parquet themselves."""
+"""The road of a load's rows: tasks that fetch, decode and write them, into files or a database."""

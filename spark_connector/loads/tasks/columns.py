@@ -73,10 +73,6 @@ class TableColumns:
         """The table's rows from `rows`, which have the columns of the read."""
         return pa.Table.from_arrays([_values(rows, pick) for pick in self.picks], schema=self.schema)
 
-    def expressions(self) -> list[str]:
-        """The same as Spark SQL, for rows that Spark writes itself."""
-        return [_expression(pick) for pick in self.picks]
-
 
 def check_sort_by(items: Sequence[SortItem], schema: pa.Schema) -> None:
     """Raise ConfigError for a column that the table lacks, or that has no order."""
@@ -156,14 +152,7 @@ def _values(rows: pa.Table, pick: Pick) -> pa.ChunkedArray:
 
 
 def _derived(timestamps: pa.Array, name: str) -> pa.Array:
-    """As `DERIVED` has them. No record is without a time: where Kafka has none it is -1 ms."""
+    """In UTC, of any year. No record is without a time: where Kafka has none it is -1 ms, which is still in 1969."""
     seconds = timestamps.cast(pa.int64()).to_numpy() // 1_000_000
     numbers = seconds // _SECONDS_OF_DAY if name == "date" else seconds % _SECONDS_OF_DAY // 3600
     return pa.array(numbers.astype(np.int32)).view(_DERIVED_TYPES[name])
-
-
-def _expression(pick: Pick) -> str:
-    if pick.derived is not None:
-        return f"{DERIVED[pick.derived]} AS `{pick.name}`"
-    path = ".".join(f"`{name.replace('`', '``')}`" for name in pick.path)
-    return f"{path} AS `{pick.name.replace('`', '``')}`"

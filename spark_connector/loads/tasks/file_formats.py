@@ -1,5 +1,4 @@
-"""The formats of the files that tasks write. To add one is to add a module with its RowsFile, a row here, and one in
-write_options.py."""
+"""What tasks write. To add a format is to add a module with its RowsFile, a row here, and one in write_options.py."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ from spark_connector.loads.tasks.columns import refuse_empty_structs
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.parquet_rows import ParquetRows
 from spark_connector.loads.tasks.rows_file import RowsFile
-from spark_connector.loads.write_options import PARQUET
+from spark_connector.loads.tasks.sql_rows import SqlRows
+from spark_connector.loads.write_options import PARQUET, SQL
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """`open` makes a RowsFile of a file object, the schema of its rows, the layout, and the columns that may hold NaN.
+    """`open` makes a RowsFile of a CountedFile, the schema of its rows, the layout, and the columns that may hold NaN.
     `check` raises ConfigError for a layout that the format cannot hold."""
 
     open: Callable[[Any, pa.Schema, FileLayout, frozenset[Path]], RowsFile]
@@ -31,4 +31,5 @@ TASK_FORMATS: Final[Mapping[str, FileFormat]] = {
     PARQUET: FileFormat(ParquetRows, lambda layout: refuse_empty_structs(layout.columns.schema)),
     "json": FileFormat(json_rows.JsonRows, lambda layout: json_rows.encoder(layout.schema, layout)),
     "avro": FileFormat(avro_rows.AvroRows, lambda layout: avro_rows.encoder(layout.schema)),
+    SQL: FileFormat(SqlRows, lambda layout: None),
 }

@@ -27,11 +27,11 @@ from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.required import fitted, refuse_nulls
+from spark_connector.loads.tasks.required import fitted, refuse_no_text, refuse_nulls
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.transforms import Values, directory_of, hidden, split
 from spark_connector.loads.tasks.written_file import WrittenFile
-from spark_connector.loads.write_options import FILES, PARQUET
+from spark_connector.loads.write_options import FILES, PARQUET, SQL
 
 ROW_GROUP_BYTES = 32 << 20
 """Bytes of Arrow in one row group."""
@@ -122,7 +122,10 @@ class FileWriter:
             table = table.append_column(LOAD_COLUMN, load)
         for name in POSITION:
             table = table.append_column(hidden(name), rows.column(name))
-        refuse_nulls(table, self._layout.schema, [hidden(name) for name in POSITION])
+        position = [hidden(name) for name in POSITION]
+        refuse_nulls(table, self._layout.schema, position)
+        if self._layout.format == SQL:
+            refuse_no_text(table, self._layout.schema, position)
         return table
 
     def _write_group(self, waiting: _Waiting) -> None:
@@ -255,13 +258,13 @@ class CountedFile:
     """Counts what is written, because not every file system's files tell their position (HDFS), and keeps its end."""
 
     def __init__(self, file: Any) -> None:
-        self._file = file
+        self.opened = file
         self.size = 0
         self.end = b""
         self.closed = False
 
     def write(self, data: Any) -> int:
-        self._file.write(data)
+        self.opened.write(data)
         view = memoryview(data).cast("B")
         self.size += view.nbytes
         self.end = (self.end + bytes(view[-_END:]))[-_END:]
@@ -274,8 +277,8 @@ class CountedFile:
         return False
 
     def flush(self) -> None:
-        self._file.flush()
+        self.opened.flush()
 
     def close(self) -> None:
         self.closed = True
-        self._file.close()
+        self.opened.close()

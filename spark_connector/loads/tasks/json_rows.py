@@ -19,7 +19,7 @@ from spark_connector.formats.time_text import TimePattern
 from spark_connector.loads.column_bounds import Path
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.rows_file import Ending
-from spark_connector.loads.times import in_zone
+from spark_connector.loads.times import schema_in_zone
 
 _AT_ONCE = 20_000  # rows
 _BLOCK = 128 << 10  # bytes that Hadoop's readers of blocks have room for
@@ -31,18 +31,14 @@ def encoder(schema: pa.Schema, layout: FileLayout) -> JsonEncoder:
     cannot be written, and for an unknown time zone."""
     zone = layout.time_zone
     TimePattern("timeZone", "yyyy", pa.timestamp("us", zone)).texts(pa.array([0], pa.timestamp("us", zone)))
-    return JsonEncoder(pa.struct(list(_localised(schema, layout))), layout.text, _END)
-
-
-def _localised(schema: pa.Schema, layout: FileLayout) -> pa.Schema:
-    return pa.schema([field.with_type(in_zone(field.type, layout.time_zone)) for field in schema])
+    return JsonEncoder(pa.struct(list(schema_in_zone(schema, zone))), layout.text, _END)
 
 
 class JsonRows:
     """See `RowsFile`."""
 
     def __init__(self, file: Any, schema: pa.Schema, layout: FileLayout, without_bounds: frozenset[Path]) -> None:
-        self._schema = _localised(schema, layout)
+        self._schema = schema_in_zone(schema, layout.time_zone)
         self._encoder = encoder(schema, layout)
         self._out = _COMPRESSED[layout.compression](file)
         self._lines = 0

@@ -1,4 +1,4 @@
-"""Columns and fields of a table that must not be null (NOT NULL, required), and rows in its types.
+"""Columns and fields of a table that must not be null (NOT NULL, required), or must be text, and rows in its types.
 
 A field of a struct that is null is not missing, wherever the struct is: within structs, lists and maps. Arrow's own
 cast takes it for a null, and so refuses good rows. Works by columns: no Python per row.
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from broker.errors import ConfigError
 from spark_connector.formats.nested_values import Rows, elements, present
 from spark_connector.formats.value_format import UnfitRows
 from spark_connector.loads.record import LoadError
@@ -55,6 +56,41 @@ def refuse_nulls(rows: pa.Table, schema: pa.Schema, position: Sequence[str]) -> 
             "table requires. Nothing is loaded: let the column be null, leave such records out, or keep them elsewhere "
             "(dead_letters, --dead-letters; with valueFormat)"
         )
+
+
+def with_text(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """With text in the place of bytes in these columns (write option `text`). Raises ConfigError."""
+    for name in names:
+        number = schema.get_field_index(name)
+        if number < 0 or schema.field(number).type not in (pa.binary(), pa.string()):
+            raise ConfigError(f"write option text={name}: there is no column of bytes with this name")
+        schema = schema.set(number, schema.field(number).with_type(pa.string()))
+    return schema
+
+
+def refuse_no_text(rows: pa.Table, schema: pa.Schema, position: Sequence[str]) -> None:
+    """Raise LoadError for the first record with bytes that are not UTF-8 where `schema` has text; as `refuse_nulls`."""
+    for field in schema:
+        if not pa.types.is_string(field.type) or not pa.types.is_binary(rows.schema.field(field.name).type):
+            continue
+        try:
+            rows.column(field.name).cast(pa.string())
+        except pa.ArrowInvalid:
+            for row, value in enumerate(rows.column(field.name).to_pylist()):
+                if value is not None and not _is_text(value):
+                    topic, partition, offset = (rows.column(name)[row].as_py() for name in position)
+                    raise LoadError(
+                        f"{field.name} of the record at offset {offset} of topic '{topic}', partition {partition}, is "
+                        "not UTF-8 (write option text)"
+                    ) from None
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def unfit_rows(columns: TableColumns, schema: pa.Schema) -> UnfitRows | None:

@@ -12,6 +12,7 @@ import contextlib
 import hmac
 import pickle
 import secrets
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -27,7 +28,6 @@ from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
 from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
 from spark_connector.formats.value_format import UnfitRows
-from spark_connector.loads.data_sources import register_once
 from spark_connector.loads.destination import NewSession
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
@@ -170,7 +170,9 @@ def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[Offse
 
 def task_frame(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> DataFrame:
     """A data frame with the pickled result of each task; to read it is to run the tasks."""
-    register_once(spark, _TASKS)
+    if spark not in _registered:  # Spark warns when it is done twice
+        spark.dataSource.register(_TASKS)
+        _registered.add(spark)
     # Spark never shows an option with such a name (spark.sql.redaction.options.regex): clients have passwords.
     plan = pickle.dumps((job, tasks))
     secret = base64.b64encode(_TASKS.signature(plan) + plan).decode()
@@ -207,6 +209,7 @@ class TaskSource(DataSource):
 
 # Not by its name in this module, so that it is sent with its key.
 _TASKS: type[TaskSource] = type("_KeyedTasks", (TaskSource,), {"key": secrets.token_bytes(32)})
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 class _Ranges(InputPartition):

@@ -102,9 +102,6 @@ def test_a_topic_is_the_option_of_the_reader() -> None:
         ({"dead_letters": "topic:b", "options": {"badRecordsTopic": "b"}}, "both name a topic"),
         ({"dead_letters": "topic:b", "max_bad": "1"}, "does not go with a topic"),
         ({"max_bad": "1", "options": {"badRecordsTopic": "b"}}, "does not go with a topic"),
-        ({"dead_letters": "delta:/bad", "format": "orc"}, "needs format=parquet or delta.*, not orc"),
-        ({"max_bad": "1", "format": "orc"}, "needs format=parquet or delta.*, not orc"),
-        ({"dead_letters": "delta:/bad", "to": "sqlite:////x.db#t"}, "not sql"),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: dict[str, object], said: str) -> None:

@@ -14,7 +14,7 @@ from spark_connector.destinations import open_destination
 from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_table import DatabaseDestination, open_database
 from spark_connector.loads.database.sql import ATTEMPT, open_engine
-from spark_connector.loads.database.staged_rows import _DatabaseWriter
+from spark_connector.loads.database.staged_rows import StagedRows
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
@@ -227,9 +227,10 @@ def test_a_value_that_does_not_fit_is_no_outage(postgres: str, tmp_path: Path) -
         kind = sqlalchemy.DateTime() if column is beyond else sqlalchemy.Text()
         columns = (sqlalchemy.Column("c", kind), sqlalchemy.Column(ATTEMPT, sqlalchemy.String(32)))
         sqlalchemy.Table(name, sqlalchemy.MetaData(), *columns).create(open_engine(url))
-        writer = _DatabaseWriter(url, name, None)
+        rows = StagedRows(open_engine(url), name, None, "attempt")
         with pytest.raises(LoadError, match=f"does not fit into the table: .*{said}") as caught:
-            writer.write(iter([pa.record_batch([column], names=["c"])]))
+            rows.insert(pa.record_batch([column], names=["c"]))
+        rows.close()
         assert not caught.value.retriable
 
 

@@ -7,13 +7,11 @@ import io
 import json
 
 import pyarrow as pa
-import pytest
 import sqlalchemy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import ConfigError
-from spark_connector.loads.database.sql import as_copy, as_rows, column_type, open_engine, parse_text_columns
+from spark_connector.loads.database.sql import as_copy, as_rows, column_type, open_engine
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TEXT = st.text(st.characters(exclude_characters="\x00", codec="utf-8"))
@@ -73,22 +71,17 @@ def test_rows_hold_nested_values_as_json() -> None:
 
 
 def test_types_have_their_counterparts() -> None:
-    names = ["binary", "string", "long", "integer", "timestamp", "decimal(10,2)", {"type": "array"}, "void"]
-    found = [type(column_type(name)).__name__ for name in names]
-    assert found == ["LargeBinary", "Text", "BigInteger", "Integer", "DateTime", "Numeric", "JSON", "JSON"]
-
-
-@pytest.mark.parametrize("options", [{"text": "offset"}, {"text": "nothing"}, {"batchsize": "1"}])
-def test_a_wrong_write_option_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="text"):
-        parse_text_columns(options, {"value": "binary", "offset": "long"})
-    assert parse_text_columns({"Text": "value, "}, {"value": "binary"}) == ("value",)
-
-
-def test_large_bytes_are_bytes_too() -> None:
-    """As a session with spark.sql.execution.arrow.useLargeVarTypes hands them over."""
-    small, large = (
-        as_copy(pa.record_batch([pa.array([b"\xff\\", None, b""], kind)], names=["c"]))
-        for kind in (pa.binary(), pa.large_binary())
-    )
-    assert small == large
+    times = [pa.timestamp("us", "UTC"), pa.timestamp("us")]
+    types = [
+        pa.binary(),
+        pa.string(),
+        pa.int64(),
+        pa.int32(),
+        *times,
+        pa.decimal128(10, 2),
+        pa.list_(pa.int8()),
+        pa.null(),
+    ]
+    found = [type(column_type(one)).__name__ for one in types]
+    assert found == ["LargeBinary", "Text", "BigInteger", "Integer", "DateTime", "DateTime", "Numeric", "JSON", "JSON"]
+    assert [column_type(one).timezone for one in times] == [True, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import (
     SCHEMA,
-    SPARK_SCHEMA,
     DeltaWorld,
     delta_world,
     load_without_result,
@@ -136,10 +134,9 @@ def test_a_table_that_does_not_fit_is_refused(
 def test_a_table_of_the_user_whose_load_is_another_is_refused(
     tmp_path: Path, name: str, kind: str | None, message: str
 ) -> None:
-    fields = json.loads(SPARK_SCHEMA)["fields"]
-    fields += [] if kind is None else [{"name": name, "type": kind, "nullable": True, "metadata": {}}]
+    fields = [*Schema.from_arrow(SCHEMA).fields, *([] if kind is None else [Field(name, PrimitiveType(kind))])]
     world = DeltaWorld(open_storage(str(tmp_path)), "g")
-    DeltaTable.create(world.output.url, Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
+    DeltaTable.create(world.output.url, Schema(fields))
     world.grow()
     with pytest.raises(ConfigError, match=message):
         world.load()
