@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,11 +18,12 @@ from spark_connector.loads.database.sql import ATTEMPT, open_engine
 from spark_connector.loads.database.staged_rows import StagedRows
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.request import Target
+from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.postgres import Postgres
 from tests.support.requirements import Unavailable, give_up
-from tests.support.table_harness import DatabaseWorld, begun, check_whole, sqlite_world
+from tests.support.table_harness import DatabaseWorld, begun, check_whole, layout_of, rows_of, sqlite_world
 
 _counter = itertools.count()
 
@@ -34,6 +36,20 @@ def sqlite(tmp_path: Path) -> DatabaseWorld:
 def test_rows_of_attempts_that_did_not_count_stay_out(sqlite: DatabaseWorld) -> None:
     sqlite.load()  # the harness leaves such an attempt in every load
     assert sqlite.visible() == sqlite.produced()
+
+
+def test_a_database_without_zones_has_times_as_the_session_shows_them(sqlite: DatabaseWorld) -> None:
+    with sqlite.opened(CrashPoint()) as site:
+        record = sqlite.plan(site)
+        assert record is not None
+        layout = replace(site.file_layout(record, layout_of(record)), time_zone="Europe/Berlin")
+        writer = FileWriter(layout, site.task_output(site.stage(record)))
+        writer.write(rows_of(record.ranges[0]))
+        writer.close()
+        (name,) = (name for name in site.staged() if not name.endswith("_won"))
+    with open_engine(sqlite.address.url).connect() as connection:
+        found = connection.execute(sqlalchemy.text(f"SELECT min(timestamp) FROM {name}")).scalar_one()
+    assert found == "2023-11-14 23:13:20.000003"
 
 
 def test_rows_that_vanished_before_the_commit_stop_it(sqlite: DatabaseWorld) -> None:
