@@ -87,6 +87,7 @@ class World:
         )
         self.topic_id = self.create(self.topic)
         self.producer = RawProducer(self.admin, self.transaction).begin()
+        self.producer.init(timeout_ms=600_000)  # the transaction stays open, however slow the machine is
         assert self.producer.add((self.topic, 0)) == [ErrorCode.none]
         self.admin.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "key": self.group, "coordinator_keys": [self.group]})
         self.commit(self.group)
