@@ -214,16 +214,25 @@ def test_a_producer_above_its_quota_is_answered_at_once_and_then_waits(
 ) -> None:
     topic, client_id = f"produced-{version}", f"producer-{version}"
     ask.create(topic)
-    alter(ask, {"client-id": client_id}, {"producer_byte_rate": 1_000_000.0})
+    alter(ask, {"client-id": client_id}, {"producer_byte_rate": 10_000.0})
     with Requests(own.bootstrap, client_id=client_id) as producer:
         begin = time.monotonic()
         answer = produce(producer, topic, 400_000, version=version)
-        answered = time.monotonic()
-        # 100 KB were saved up, so 0.3 s of the quota are owed.
+        # 1 KB was saved up, so 40 s of the quota are owed.
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
-        throttle_ms = to_ms(answer.throttle_time)
-        assert 250 < throttle_ms < 400
-        assert answered - begin < throttle_ms / 1000 + 0.2
+        assert 39_000 < to_ms(answer.throttle_time) < 40_500
+        assert time.monotonic() - begin < 39
+
+
+@pytest.mark.parametrize("version", [versions(ApiKey.PRODUCE)[0], versions(ApiKey.PRODUCE)[-1]])
+def test_a_producer_goes_on_when_it_has_waited(own: BrokerProcess, ask: Requests, version: int) -> None:
+    topic, client_id = f"waited-{version}", f"patient-{version}"
+    ask.create(topic)
+    alter(ask, {"client-id": client_id}, {"producer_byte_rate": 1_000_000.0})
+    with Requests(own.bootstrap, client_id=client_id) as producer:
+        begin = time.monotonic()
+        throttle_ms = to_ms(produce(producer, topic, 400_000, version=version).throttle_time)
+        assert throttle_ms > 250
         producer.metadata(topic)
         assert time.monotonic() - begin >= throttle_ms / 1000 - 0.01
 
@@ -248,7 +257,7 @@ def test_a_consumer_above_its_quota_gets_little_at_once_and_nothing_while_it_owe
     topic: Any = ask.create(name)
     for _ in range(8):
         ask.put(name, noise(5000))
-    alter(ask, {"client-id": client_id}, {"consumer_byte_rate": 20_000.0})
+    alter(ask, {"client-id": client_id}, {"consumer_byte_rate": 200.0})
     wanted = fetch_body([ask_for(topic if version >= 13 else name)])
 
     def fetch(consumer: Requests) -> tuple[int, int]:
@@ -261,14 +270,24 @@ def test_a_consumer_above_its_quota_gets_little_at_once_and_nothing_while_it_owe
         Requests(own.bootstrap, client_id=client_id) as consumer,
         Requests(own.bootstrap, client_id=client_id) as other,
     ):
-        begin = time.monotonic()
         size, throttle_ms = fetch(consumer)
-        assert 5000 < size < 10_000, "one batch: 2,000 bytes may be had at once"
-        assert 100 < throttle_ms <= 254, "100 ms of them were saved up"
+        assert 5000 < size < 10_000, "one batch: 20 bytes may be had at once"
+        assert 25_000 < throttle_ms < 25_800, "20 bytes of them were saved up"
         assert fetch(other)[0] == 0
-        consumer.metadata(name)
+
+
+def test_a_consumer_goes_on_when_it_has_waited(own: BrokerProcess, ask: Requests) -> None:
+    ask.create("awaited")
+    for _ in range(2):
+        ask.put("awaited", noise(5000))
+    alter(ask, {"client-id": "patient"}, {"consumer_byte_rate": 20_000.0})
+    with Requests(own.bootstrap, client_id="patient") as consumer:
+        begin = time.monotonic()
+        throttle_ms = to_ms(consumer.ask(ApiKey.FETCH, fetch_body([ask_for("awaited")]), 12).throttle_time)
+        assert throttle_ms > 100
+        consumer.metadata("awaited")
         assert time.monotonic() - begin >= throttle_ms / 1000 - 0.01
-        assert fetch(other)[0] > 5000, "it has waited"
+        eventually(lambda: any(one.records for one in consumer.fetch([ask_for("awaited", 1)], version=12)))
 
 
 def test_a_member_of_a_share_group_above_its_quota_acquires_nothing(own: BrokerProcess, ask: Requests) -> None:
@@ -291,8 +310,10 @@ def test_a_member_of_a_share_group_above_its_quota_acquires_nothing(own: BrokerP
         assert 100 < throttle_ms <= 254
         withheld = second.fetch({0: [(0, 0, [ACCEPT])]})
         (row,) = withheld.responses[0].partitions
-        assert (row.acquired_records, row.acknowledge_error_code) == ((), ErrorCode.none)
-        assert to_ms(withheld.throttle_time) > 0
+        assert row.acknowledge_error_code == ErrorCode.none
+        if time.monotonic() - begin < throttle_ms / 1000:  # not on a machine so slow that the wait is over
+            assert not row.acquired_records
+            assert to_ms(withheld.throttle_time) > 0
         consumer.metadata("shared")
         assert time.monotonic() - begin >= throttle_ms / 1000 - 0.01
         eventually(lambda: second.take() == [(2, 2, 1)])
@@ -361,9 +382,12 @@ def test_the_time_of_the_broker_is_limited_by_one_sample(own: BrokerProcess, ask
     with Requests(own.bootstrap, client_id="busy") as client:
         answer = client.metadata(version=9)
         assert to_ms(answer.throttle_time) == 1000
-        begin = time.monotonic()
-        ask.metadata()
-        assert time.monotonic() - begin < 0.5, "others are not held up"
+        begin, others = time.monotonic(), []
+        for _ in range(3):  # the best one counts: the machine may do something else
+            asked = time.monotonic()
+            ask.metadata()
+            others.append(time.monotonic() - asked)
+        assert min(others) < 0.5, "others are not held up"
         client.metadata()
         assert time.monotonic() - begin > 0.9
 
