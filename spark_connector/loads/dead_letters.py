@@ -55,7 +55,7 @@ from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 
 P = ParamSpec("P")
@@ -159,7 +159,7 @@ class DeadLetters:
         return self.table.task_output(self._staged[1])
 
     @_plainly
-    def commit(self, load: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, load: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         """Commit the bad records of a load whose rows are written and counted: its own commit may follow.
 
         Raises OffsetConflict when another load was first.
@@ -172,7 +172,7 @@ class DeadLetters:
         self.table.gather(place, files)
         self.table.seal(entry)
         self._may_be_committed = True
-        self.table.commit(entry, files)
+        self.table.commit(entry, files, layout)
 
     @_plainly
     def discard(self) -> None:

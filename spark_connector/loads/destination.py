@@ -26,7 +26,7 @@ from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 
 Offsets = npt.NDArray[np.int64]
 
@@ -116,22 +116,22 @@ class Destination(ABC):
         assert self.output is not None
         return StorageOutput(self.output.url, self.output.options, place)
 
-    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:  # noqa: B027 - a table's log names its files
+    def gather(self, place: str, files: WrittenFiles) -> None:  # noqa: B027 - a table's log names its files
         """Make these files of `task_output` the load's files; others are of attempts that do not count."""
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""
 
-    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:  # noqa: B027 - files need none
+    def decide(self, record: LoadRecord, files: WrittenFiles = ()) -> None:  # noqa: B027 - files need none
         """Refuse now what can still be refused, by the records that `files` hold, and make the table of a first load.
 
         Called before dead letters are committed; `commit` does it where nobody has.
         """
 
     @abstractmethod
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, record: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step. `files` are those of the tasks.
+        the offsets back, in one step. `files` are those of the tasks, `layout` is what `file_layout` has given.
 
         Raises OffsetConflict, and leaves nothing behind, when another load took the number.
         """
@@ -139,11 +139,6 @@ class Destination(ABC):
     @abstractmethod
     def discard(self, load_id: str) -> None:
         """Remove an attempt that is not committed."""
-
-    def is_overtaken(self, record: LoadRecord) -> bool:
-        """Whether another load has taken this one's number, so that it can no longer be committed."""
-        newest = self.log.newest()
-        return newest.sequence >= record.id.sequence and newest.load_id != record.load_id
 
     def published(self, group: str) -> list[str]:
         """Ids of the group's loads that readers see, where this is known without the commit log."""

@@ -113,13 +113,13 @@ def next_number(destination: Destination) -> int:
     return newest.sequence + 1
 
 
-def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
+def confirm_topics(source: SourceOptions, record: LoadRecord) -> None:
     """Check, after the rows are written, that the topics still have the planned ids. Raises LoadInterrupted.
 
     A topic that was deleted after it was read does no harm.
     """
     try:
-        refuse_other_topics([record], _current(request.source, record.topic_ids).topic_ids)
+        refuse_other_topics([record], _current(source, record.topic_ids).topic_ids)
     except DataLoss as error:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 

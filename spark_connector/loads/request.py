@@ -29,7 +29,6 @@ from spark_connector.loads.column_checks import check_columns, columns_to_read
 from spark_connector.loads.grammar import (
     ColumnItem,
     Evolution,
-    Given,
     PartitionItem,
     SortItem,
     parse_columns,
@@ -335,9 +334,8 @@ class LoadRequest:
 
     def __post_init__(self) -> None:
         refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})
-        picked, layout, order = self._picked, self._layout, parse_sort_by(self.sort_by)
-        _check_format(self.format, layout, order)
-        check_columns(self.source, picked, layout if self.upsert is None else (), order)
+        _check_format(self.format, self.partitioned, self.sorted)
+        check_columns(self.source, self.picked, self.partitioned if self.upsert is None else (), self.sorted)
         _ = self.target_file_size, self.evolution, self.writing
         if self.given.from_load and self.target.offsets == "files" and not self.given.from_directory:
             raise ConfigError(
@@ -350,25 +348,25 @@ class LoadRequest:
         return str(self.target.format)
 
     @cached_property
-    def _picked(self) -> tuple[ColumnItem, ...]:
+    def picked(self) -> tuple[ColumnItem, ...]:
         return parse_columns(self.given.columns)
 
     @cached_property
-    def _layout(self) -> tuple[PartitionItem, ...]:
+    def partitioned(self) -> tuple[PartitionItem, ...]:
         return parse_partition_by(self.given.partition_by)
+
+    @cached_property
+    def sorted(self) -> tuple[SortItem, ...]:
+        return parse_sort_by(self.given.sort_by)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Items in the spelling of grammar.py."""
-        return tuple(map(str, self._picked))
+        return tuple(map(str, self.picked))
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        return tuple(map(str, self._layout))
-
-    @property
-    def sort_by(self) -> Given:
-        return self.given.sort_by
+        return tuple(map(str, self.partitioned))
 
     @cached_property
     def target_file_size(self) -> int:
@@ -394,13 +392,17 @@ class LoadRequest:
         return parse_upsert(given.key, given.envelope, given.order_by) if given.mode == "upsert" else None
 
     @cached_property
+    def tasks_source(self) -> SourceOptions:
+        """How tasks read."""
+        return parse_options(self._reader, Mode.BATCH)
+
+    @cached_property
     def source(self) -> SourceOptions:
-        """How the load reads."""
-        source = parse_options(self._reader, Mode.BATCH)
-        if not self.is_impatient:
-            return source
-        patience = min(source.client.default_api_timeout_ms, _PATIENCE_MS)
-        return replace(source, client=replace(source.client, default_api_timeout_ms=patience))
+        """How the driver looks up what to read."""
+        client = self.tasks_source.client
+        if self.is_impatient:
+            client = replace(client, default_api_timeout_ms=min(client.default_api_timeout_ms, _PATIENCE_MS))
+        return replace(self.tasks_source, client=client)
 
     @cached_property
     def options(self) -> Mapping[str, str]:
@@ -432,8 +434,8 @@ class LoadRequest:
                 "choose another name"
             )
         given |= _about_bad_records(given, self.dead_letters, self.max_bad)
-        if self._picked:
-            given["columns"] = ",".join(columns_to_read(self._picked, self._layout, given))
+        if self.picked:
+            given["columns"] = ",".join(columns_to_read(self.picked, self.partitioned, given))
         return given
 
     @cached_property
@@ -459,7 +461,7 @@ class LoadRequest:
         """Whether one bad record fails the load: nobody has said what becomes of them."""
         corrupt = set(self.source.formats.corrupt_columns.values())
         said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
-        picked = any(item.path[0] in corrupt for item in self._picked)
+        picked = any(item.path[0] in corrupt for item in self.picked)
         return decodes(self.options) and not said and not picked and self.dead_letters is None and self.max_bad is None
 
 

@@ -29,7 +29,7 @@ from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.outages import is_out_of_reach
 
 ROW_SCHEMA = pa.schema(
@@ -71,7 +71,7 @@ class TableDestination(Destination, Generic[T]):
         self._group = group
 
     def check_there(
-        self, record: LoadRecord, url_of: Callable[[str], str], sizes: Mapping[str, int], files: Sequence[WrittenFile]
+        self, record: LoadRecord, url_of: Callable[[str], str], sizes: Mapping[str, int], files: WrittenFiles
     ) -> None:
         """Look at the files of a load once more, right before `append`; raises FileNotAsWritten.
 
@@ -80,7 +80,7 @@ class TableDestination(Destination, Generic[T]):
         try:
             check_sizes(f"load {record.load_id}", url_of, sizes, files)
         except FileNotAsWritten:
-            if not self.is_overtaken(record):
+            if not self.log.is_overtaken(record):
                 raise
 
     @abstractmethod

@@ -247,7 +247,7 @@ class DeadLetterWorld:
             site.decide(sealed, good)
             letters.commit(sealed, bad)
         except Exception as error:
-            overtaken = site.is_overtaken(record)
+            overtaken = site.log.is_overtaken(record)
             site.discard(record.load_id)
             letters.discard()
             if overtaken:

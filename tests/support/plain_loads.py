@@ -89,7 +89,7 @@ class PlainLoads:
                 with site.output.open_output(path) as file:
                     pyarrow.parquet.write_table(table, file)
                 rows[range.tp] = table.num_rows
-            confirm_topics(request, record)
+            confirm_topics(request.source, record)
             sealed = record.completed(rows, site.output.tree_sizes(directory))
             site.seal(sealed)
             tell("commit", sealed)
