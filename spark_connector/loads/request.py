@@ -218,10 +218,7 @@ def parse_file_size(given: int | str | None) -> int:
 
 
 _PATIENCE_MS = 3_000
-_PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
-_STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by itself
-_ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
 
@@ -405,13 +402,8 @@ class LoadRequest:
         return replace(self.tasks_source, client=client)
 
     @cached_property
-    def options(self) -> Mapping[str, str]:
-        """The reader's options, names in lower case, without those that `load` sets."""
-        chosen = (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)
-        return {name: value for name, value in self._reader.items() if name not in chosen}
-
-    @cached_property
     def _reader(self) -> dict[str, str]:
+        """The reader's options, names in lower case."""
         given = as_loads_read({name.lower(): str(value) for name, value in (self.given.options or {}).items()})
         for name in _STORES:
             if name in given:
@@ -453,16 +445,16 @@ class LoadRequest:
         """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
         none of them: whatever it is, each record is in one of the two."""
         if self.dead_letter_table is None:
-            return reading_of(self.options)
-        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
+            return reading_of(self._reader)
+        return reading_of({name: value for name, value in self._reader.items() if name != "mode"}) | BESIDE
 
     @property
     def fails_on_bad(self) -> bool:
         """Whether one bad record fails the load: nobody has said what becomes of them."""
         corrupt = set(self.source.formats.corrupt_columns.values())
-        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
+        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self._reader.keys()
         picked = any(item.path[0] in corrupt for item in self.picked)
-        return decodes(self.options) and not said and not picked and self.dead_letters is None and self.max_bad is None
+        return decodes(self._reader) and not said and not picked and self.dead_letters is None and self.max_bad is None
 
 
 def _about_bad_records(

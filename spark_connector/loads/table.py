@@ -22,7 +22,7 @@ import pyarrow.compute
 
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
+from spark_connector.loads.destination import HeldRows, LoadedDestination, NewSession, RowOffsets
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
@@ -57,7 +57,7 @@ class TableLog(CommitLog):
         return [record for record in self.records_of_all() if record.id.group == self._group]
 
 
-class TableDestination(Destination, Generic[T]):
+class TableDestination(LoadedDestination, Generic[T]):
     """A table, and the loads of one group in it. `T` is an open table of the library behind it, or its name."""
 
     log: TableLog

@@ -84,7 +84,7 @@ def write_load(
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
     leaves nothing behind. `begins` is called when the columns fit into the table, right before the first row is read.
     """
-    options = _options_of(request, record)
+    options = options_of(request, record)
     if options.formats.columns:
         record = _with_fields(request, record, options)
     try:
@@ -264,7 +264,7 @@ def _layout_of(
     return layout
 
 
-def _options_of(request: LoadRequest, record: LoadRecord) -> SourceOptions:
+def options_of(request: LoadRequest, record: LoadRecord) -> SourceOptions:
     """How tasks read the load's partitions, with the schemas of its formats."""
     source = request.tasks_source
     partitions = Assign(tuple(sorted(range.tp for range in record.ranges if range.size)))

@@ -57,6 +57,7 @@ from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, first_line
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.outages import is_out_of_reach
@@ -136,6 +137,9 @@ class DeltaDestination(LakeDestination[DeltaTable]):
         if record.upsert is None or record.rewind is not None:
             return no_changes
         return self.changes(record, files)
+
+    def task_output(self, place: str) -> TaskOutput:
+        return StorageOutput(self.output.url, self.output.options, place)
 
     def compaction(self) -> DeltaCompaction:
         return DeltaCompaction(self.log, self._group, self.output, self.task_output)

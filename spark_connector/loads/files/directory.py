@@ -31,7 +31,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, TooLarge
 from broker.stored_names import number_named
 from spark_connector.loads.commit import CommitLog, Newest
-from spark_connector.loads.destination import Destination, HeldRows, NewSession
+from spark_connector.loads.destination import HeldRows, LoadedDestination, NewSession
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
@@ -77,7 +77,7 @@ def _attempts(place: str) -> str:
     return f"{posixpath.dirname(place)}/attempts"
 
 
-class FilesDestination(Destination):
+class FilesDestination(LoadedDestination):
     """The output directory of one group's loads. The group's earlier loads may have gone to other directories: these
     are not touched, for nobody but the record says which they are."""
 
