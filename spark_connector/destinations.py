@@ -19,7 +19,7 @@ from spark_connector.loads.addresses import is_database_url, is_iceberg
 from spark_connector.loads.bad_record_options import DeadLetterPlace
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.dead_letters import DeadLetters, group_of
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import Destination, LoadedDestination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.history import LoadedTable
 from spark_connector.loads.record import LoadInterrupted, failed_load
@@ -29,7 +29,7 @@ _CONNECT_TIMEOUT = 10.0  # seconds
 
 
 @contextlib.contextmanager
-def open_destination(target: Target) -> Iterator[Destination]:
+def open_destination(target: Target) -> Iterator[LoadedDestination]:
     """The destination for as long as the block runs. Raises ConfigError and OffsetStoreError.
 
     OSErrors, and errors of the library behind the destination, are raised as LoadError or LoadInterrupted.
@@ -132,7 +132,7 @@ def existing_format(place: Target) -> str:
         return "delta" if storage.names("_delta_log") else "parquet"
 
 
-def _open(target: Target) -> Destination:
+def _open(target: Target) -> LoadedDestination:
     store = None if target.format == "sql" else object_store_of(target.to)
     if store is not None and not target.is_table:
         raise ConfigError(

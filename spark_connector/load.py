@@ -170,13 +170,13 @@ def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Loa
             return _result(request, destination, None, recovered)
         with letters.settled_on_failure() if letters is not None else contextlib.nullcontext():
             begins = functools.partial(on_phase, "write", record)
-            sealed, files, found = write_load(request, destination, record, session, letters, begins)
-            on_phase("commit", sealed)
-            destination.commit(sealed, files)
+            written = write_load(request, destination, record, session, letters, begins)
+            on_phase("commit", written.record)
+            destination.commit(written.record, written.files, written.layout)
         publish_offsets(request, destination)
-        on_phase("done", sealed)
-        _tell(found, sealed)
-        return replace(_result(request, destination, sealed, recovered), **vars(found))
+        on_phase("done", written.record)
+        _tell(written.found, written.record)
+        return replace(_result(request, destination, written.record, recovered), **vars(written.found))
 
 
 def _tell(found: Findings, record: LoadRecord) -> None:

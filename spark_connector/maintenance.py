@@ -26,7 +26,7 @@ from spark_connector.destinations import (
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.dead_letters import is_of_dead_letters
-from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.destination import LoadedDestination, NewSession
 from spark_connector.loads.history import History, LoadedTable, LoadState
 from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
 from spark_connector.loads.record import LoadRecord, LoadResult
@@ -168,7 +168,7 @@ def recover(target: Target) -> list[str]:
         return finished
 
 
-def _settle(target: Target, destination: Destination, opened: contextlib.ExitStack) -> None:
+def _settle(target: Target, destination: LoadedDestination, opened: contextlib.ExitStack) -> None:
     """Decide about what killed loads and rewinds have left in tables of dead letters."""
     entries = [entry.record for entry in destination.history().entries if entry.state.is_staged]
     newest = newest_record(destination.log)
@@ -240,7 +240,7 @@ class TableCare:
 
 
 @contextlib.contextmanager
-def _open_known(target: Target) -> Iterator[Destination]:
+def _open_known(target: Target) -> Iterator[LoadedDestination]:
     """The destination of a group that has loads there."""
     with open_destination(target.check()) as destination:
         refuse_unknown_group(destination, target.group)

@@ -21,7 +21,7 @@ from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.history_and_tail.conform import common_type, conform_batch
 from spark_connector.loads.addresses import is_database_url, storage_options_for
 from spark_connector.loads.column_checks import columns_to_read
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import LoadedDestination
 from spark_connector.loads.grammar import parse_columns
 from spark_connector.loads.plan import unknown_group
 from spark_connector.loads.reading import DEFAULTS, describe_changes, reading_of, with_columns
@@ -71,7 +71,7 @@ class FittedRead:
 
 
 @contextlib.contextmanager
-def open_table(history: HistoryOptions) -> Iterator[Destination]:
+def open_table(history: HistoryOptions) -> Iterator[LoadedDestination]:
     """The table that the loads fill. Raises ConfigError, LoadError; also for a group that has no load in it."""
     with open_destination(_target(history)) as destination:
         if not destination.log.newest().sequence:

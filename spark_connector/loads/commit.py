@@ -88,6 +88,11 @@ class CommitLog(ABC):
         winner = self.record(record.id.sequence)
         return winner is not None and winner.load_id == record.load_id
 
+    def is_overtaken(self, record: LoadRecord) -> bool:
+        """Whether another load has taken this one's number, so that it can no longer be committed."""
+        newest = self.newest()
+        return newest.sequence >= record.id.sequence and newest.load_id != record.load_id
+
     def check(self, record: LoadRecord) -> None:  # noqa: B027 - most logs have no limit
         """Raise LoadTooLarge for a load that could not be committed, before its rows are written."""
 

@@ -46,7 +46,7 @@ import pyarrow as pa
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.formats.bad_record_rows import BAD_RECORD_SCHEMA
 from spark_connector.loads.commit import Newest
-from spark_connector.loads.destination import Destination, HeldRows, NewSession
+from spark_connector.loads.destination import Destination, HeldRows, LoadedDestination, NewSession
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.plan import newest_record, next_number
 from spark_connector.loads.record import BEGINNING, LoadError, LoadId, LoadRecord, Rewind, TableGone, UndoneLoad
@@ -55,7 +55,7 @@ from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 
 P = ParamSpec("P")
@@ -101,7 +101,7 @@ def _plainly(method: Callable[Concatenate[DeadLetters, P], T]) -> Callable[Conca
 class DeadLetters:
     """The dead letters of the loads into `loads`, in `table`, which is opened for the group of `group_of`."""
 
-    def __init__(self, loads: Destination, table: Destination, name: str, group: str) -> None:
+    def __init__(self, loads: Destination, table: LoadedDestination, name: str, group: str) -> None:
         """`name`: the table as a user names it (`delta:URL`); `group`: that of the loads. Raises ConfigError."""
         if table.url == loads.url:
             raise ConfigError(f"dead_letters (--dead-letters): {name} is where the load itself goes; use another table")
@@ -159,7 +159,7 @@ class DeadLetters:
         return self.table.task_output(self._staged[1])
 
     @_plainly
-    def commit(self, load: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, load: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         """Commit the bad records of a load whose rows are written and counted: its own commit may follow.
 
         Raises OffsetConflict when another load was first.
@@ -172,7 +172,7 @@ class DeadLetters:
         self.table.gather(place, files)
         self.table.seal(entry)
         self._may_be_committed = True
-        self.table.commit(entry, files)
+        self.table.commit(entry, files, layout)
 
     @_plainly
     def discard(self) -> None:

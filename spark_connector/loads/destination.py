@@ -1,4 +1,5 @@
-"""The contract of a destination: what load.py, plan.py, maintenance.py and the audit ask of the place of the loads.
+"""The contract of a destination: what loads ask of their place (`Destination`), and maintenance.py and the audit
+beside that (`LoadedDestination`).
 
 files/ implements it; delta/ and database/ do on top of table.py. spark_connector/destinations.py opens the right one
 for a target. A destination is opened for one call and knows neither Spark nor the brokers.
@@ -18,15 +19,14 @@ import pyarrow.compute
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from broker.storage.storage import Storage
 from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFiles
 
 Offsets = npt.NDArray[np.int64]
 
@@ -82,7 +82,7 @@ NewSession = Callable[[], "SparkSession"]
 
 
 class Destination(ABC):
-    """A directory, a Delta table or a table in a database, and what one group has loaded there.
+    """A directory, a Delta table or a table in a database, as a load of one group needs it.
 
     Two processes may stage, commit and repair at the same time: the commit log lets one of them win.
     """
@@ -92,12 +92,6 @@ class Destination(ABC):
 
     log: CommitLog
 
-    output: Storage | None = None
-    """The directory of files; None for a database."""
-
-    rows_are_in = "the table"
-    """Where the rows are, in words, for the audit."""
-
     @abstractmethod
     def repair(self) -> list[str]:
         """Finish or remove the unfinished loads of others; gives the ids of the loads that were finished."""
@@ -106,32 +100,31 @@ class Destination(ABC):
     def stage(self, record: LoadRecord) -> str:
         """Announce the load; gives the place within the destination where its rows must be written."""
 
+    @abstractmethod
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Check that it takes rows of this layout, and make it ready; gives the layout that tasks write in. Raises
         ConfigError, and has changed nothing then."""
-        return layout
 
+    @abstractmethod
     def task_output(self, place: str) -> TaskOutput:
         """Where tasks write the files of the load that was staged at `place`."""
-        assert self.output is not None
-        return StorageOutput(self.output.url, self.output.options, place)
 
-    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:  # noqa: B027 - a table's log names its files
+    def gather(self, place: str, files: WrittenFiles) -> None:  # noqa: B027 - a table's log names its files
         """Make these files of `task_output` the load's files; others are of attempts that do not count."""
 
     def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
         """Record that all rows are written and counted."""
 
-    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:  # noqa: B027 - files need none
+    def decide(self, record: LoadRecord, files: WrittenFiles = ()) -> None:  # noqa: B027 - files need none
         """Refuse now what can still be refused, by the records that `files` hold, and make the table of a first load.
 
         Called before dead letters are committed; `commit` does it where nobody has.
         """
 
     @abstractmethod
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, record: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step. `files` are those of the tasks.
+        the offsets back, in one step. `files` are those of the tasks, `layout` is what `file_layout` has given.
 
         Raises OffsetConflict, and leaves nothing behind, when another load took the number.
         """
@@ -140,18 +133,9 @@ class Destination(ABC):
     def discard(self, load_id: str) -> None:
         """Remove an attempt that is not committed."""
 
-    def is_overtaken(self, record: LoadRecord) -> bool:
-        """Whether another load has taken this one's number, so that it can no longer be committed."""
-        newest = self.log.newest()
-        return newest.sequence >= record.id.sequence and newest.load_id != record.load_id
-
     def published(self, group: str) -> list[str]:
         """Ids of the group's loads that readers see, where this is known without the commit log."""
         return []
-
-    def groups(self) -> Mapping[str, str]:
-        """Every group that has loads here, and where its offsets are kept (`OFFSET_KINDS`)."""
-        return dict.fromkeys(self.topics_by_group(), self.log.kind)
 
     @abstractmethod
     def topics_by_group(self) -> Mapping[str, set[str]]:
@@ -160,6 +144,21 @@ class Destination(ABC):
     def path_of(self, load_id: str) -> str:
         """Where a reader finds the rows of a load."""
         return self.url
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        """The LoadError for an error of the library behind the destination; None for any other error."""
+        return None
+
+
+class LoadedDestination(Destination):
+    """And what is asked of the loads that are there: by their history, the audit, rewinds, compaction and reads."""
+
+    rows_are_in = "the table"
+    """Where the rows are, in words, for the audit."""
+
+    def groups(self) -> Mapping[str, str]:
+        """Every group that has loads here, and where its offsets are kept (`OFFSET_KINDS`)."""
+        return dict.fromkeys(self.topics_by_group(), self.log.kind)
 
     @abstractmethod
     def history(self) -> History:
@@ -180,7 +179,8 @@ class Destination(ABC):
     def unknown_loads(self, history: History) -> tuple[list[str], list[str]]:
         """(what looks like a load of this group, but is not in `history`; what could not be looked at), in words."""
 
-    def check_rewind(self, rewind: LoadRecord) -> None:  # noqa: B027 - directories can always be moved aside
+    @abstractmethod
+    def check_rewind(self, rewind: LoadRecord) -> None:
         """Raise ConfigError when the loads that `rewind` names cannot be taken back."""
 
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
@@ -197,7 +197,3 @@ class Destination(ABC):
     def compaction(self) -> Compaction[Any]:
         """What makes large files of small ones. Raises ConfigError where there is nothing of the kind."""
         raise ConfigError(f"{self.url}: only Delta and Iceberg tables can be compacted")
-
-    def plain_error(self, error: Exception) -> LoadError | None:
-        """The LoadError for an error of the library behind the destination; None for any other error."""
-        return None

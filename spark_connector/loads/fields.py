@@ -15,7 +15,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.evolution import ELEMENT, VALUE, type_name
 from spark_connector.loads.grammar import quoted
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import LAKE_FORMATS, LoadRequest
+from spark_connector.loads.request import LAKE_FORMATS
 
 _MANY = 5  # fields in a message
 
@@ -27,10 +27,10 @@ def fields_of(schema: pa.Schema, decoded: Collection[str]) -> dict[str, str]:
     return {".".join(map(quoted, path)): kind for path, kind in found}
 
 
-def refuse_lost_fields(request: LoadRequest, record: LoadRecord, now: Mapping[str, str]) -> None:
+def refuse_lost_fields(record: LoadRecord, now: Mapping[str, str]) -> None:
     """Raise ConfigError when the fields `now` are not those of the group's last load, which `record` brings."""
     before = record.fields
-    if before is None or request.given.allow_changed_options or before == now:
+    if before is None or before == now:
         return
     lost = [f"{path} ({kind})" for path, kind in before.items() if path not in now]
     told = [f"no longer has {_some(lost)}"] if lost else []

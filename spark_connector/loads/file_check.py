@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import io
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_connector.loads.record import LoadError, LoadFile
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFile, WrittenFiles
 
 SHARED = (
     "Loads need a place that all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file "
@@ -27,7 +27,7 @@ class FileNotAsWritten(LoadError):
     """A file that a commit would name is not there for its readers, or is not what a task has written."""
 
 
-def check_written(attempt: str, output: TaskOutput, files: Sequence[WrittenFile]) -> None:
+def check_written(attempt: str, output: TaskOutput, files: WrittenFiles) -> None:
     """Raise FileNotAsWritten unless `output` has all these files, as the tasks have told of them.
 
     `attempt`: what would be committed, in words.

@@ -2,7 +2,7 @@
 is; and what others left there, beside which readers would not see a load, or would lose what they see now. Changes
 nothing.
 
-Callers use `Destination.history`. files/directory_history.py lists loads into files, table.py those into tables.
+Callers use `LoadedDestination.history`. files/directory_history.py lists loads into files, table.py those into tables.
 Of `refuse_unseen`, which is called before a load writes anything, Spark's readers are the judge;
 tests/spark_connector/loads/test_visibility.py asks them.
 """

@@ -22,7 +22,8 @@ from spark_connector.loads.file_check import FileNotAsWritten
 from spark_connector.loads.history import HistoryEntry, intent_of, is_of, staged_entries
 from spark_connector.loads.record import LoadId, LoadRecord, TableGone
 from spark_connector.loads.table import TableDestination
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.file_layout import FileLayout
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class LakeDestination(TableDestination[T | None]):
         """Those of the table; none if there is no table."""
 
     @abstractmethod
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile]) -> Collection[str]:
+    def append(self, record: LoadRecord, files: WrittenFiles, layout: FileLayout | None) -> Collection[str]:
         """Commit; gives the names of the files that an upsert has made in the load's directory."""
 
     def there(self) -> T:
@@ -78,7 +79,7 @@ class LakeDestination(TableDestination[T | None]):
         load_id = record.load_id
         return self.directories(load_id)[0] if record.upsert is None else f"{self.staging}/{load_id}/changes"
 
-    def changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+    def changes(self, record: LoadRecord, files: WrittenFiles) -> ReadChanges:
         """Reads the records of an upsert, which the tasks have written."""
         storage, place = self.storage_there(), self.place_of(record)
         return changes_of(record, lambda name: storage.open_input(f"{place}/{name}"), [file.name for file in files])
@@ -100,7 +101,7 @@ class LakeDestination(TableDestination[T | None]):
         if record.upsert is None:
             self.storage_there().sync(self.place_of(record))
 
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, record: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         directory = self.directories(record.load_id)[0]
         there, kept = dict[str, int](), {file.name for file in files}
         try:
@@ -111,7 +112,7 @@ class LakeDestination(TableDestination[T | None]):
                 self.check_there(record, storage.below(directory).url_of, there, files)
             if record.rewind is not None:
                 self.stage(record)  # by which a repair removes the files that it writes anew, if it is killed
-            made = self.append(record, files)
+            made = self.append(record, files, layout)
         except PykafkaError as error:
             if isinstance(error, self.hopeless) or (record.upsert is not None and not error.retriable):
                 self.discard(record.load_id)

@@ -7,7 +7,7 @@ TIMESTAMP_NTZ from a number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -17,14 +17,14 @@ from spark_connector.loads.file_check import SHARED
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 
 
 def orc_of(
     spark: SparkSession,
     layout: FileLayout,
     output: StorageOutput,
-    files: Sequence[WrittenFile],
+    files: WrittenFiles,
     directory: str,
     write_options: Mapping[str, str],
 ) -> dict[str, int]:

@@ -19,7 +19,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import Destination, LoadedDestination
 from spark_connector.loads.reading import describe_changes, with_columns
 from spark_connector.loads.record import BEGINNING, LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, Target
@@ -113,13 +113,13 @@ def next_number(destination: Destination) -> int:
     return newest.sequence + 1
 
 
-def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
+def confirm_topics(source: SourceOptions, record: LoadRecord) -> None:
     """Check, after the rows are written, that the topics still have the planned ids. Raises LoadInterrupted.
 
     A topic that was deleted after it was read does no harm.
     """
     try:
-        refuse_other_topics([record], _current(request.source, record.topic_ids).topic_ids)
+        refuse_other_topics([record], _current(source, record.topic_ids).topic_ids)
     except DataLoss as error:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 
@@ -140,7 +140,7 @@ def refuse_doubling_group(destination: Destination, group: str, topics: Collecti
         )
 
 
-def refuse_unknown_group(destination: Destination, group: str) -> None:
+def refuse_unknown_group(destination: LoadedDestination, group: str) -> None:
     """Raise ConfigError for a group that has no loads and no attempts in the destination."""
     if not destination.log.newest().sequence and not destination.history().entries:
         raise unknown_group(destination, group)

@@ -29,7 +29,6 @@ from spark_connector.loads.column_checks import check_columns, columns_to_read
 from spark_connector.loads.grammar import (
     ColumnItem,
     Evolution,
-    Given,
     PartitionItem,
     SortItem,
     parse_columns,
@@ -219,10 +218,7 @@ def parse_file_size(given: int | str | None) -> int:
 
 
 _PATIENCE_MS = 3_000
-_PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
-_STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by itself
-_ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
 
@@ -335,9 +331,8 @@ class LoadRequest:
 
     def __post_init__(self) -> None:
         refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})
-        picked, layout, order = self._picked, self._layout, parse_sort_by(self.sort_by)
-        _check_format(self.format, layout, order)
-        check_columns(self.source, picked, layout if self.upsert is None else (), order)
+        _check_format(self.format, self.partitioned, self.sorted)
+        check_columns(self.source, self.picked, self.partitioned if self.upsert is None else (), self.sorted)
         _ = self.target_file_size, self.evolution, self.writing
         if self.given.from_load and self.target.offsets == "files" and not self.given.from_directory:
             raise ConfigError(
@@ -350,25 +345,25 @@ class LoadRequest:
         return str(self.target.format)
 
     @cached_property
-    def _picked(self) -> tuple[ColumnItem, ...]:
+    def picked(self) -> tuple[ColumnItem, ...]:
         return parse_columns(self.given.columns)
 
     @cached_property
-    def _layout(self) -> tuple[PartitionItem, ...]:
+    def partitioned(self) -> tuple[PartitionItem, ...]:
         return parse_partition_by(self.given.partition_by)
+
+    @cached_property
+    def sorted(self) -> tuple[SortItem, ...]:
+        return parse_sort_by(self.given.sort_by)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Items in the spelling of grammar.py."""
-        return tuple(map(str, self._picked))
+        return tuple(map(str, self.picked))
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        return tuple(map(str, self._layout))
-
-    @property
-    def sort_by(self) -> Given:
-        return self.given.sort_by
+        return tuple(map(str, self.partitioned))
 
     @cached_property
     def target_file_size(self) -> int:
@@ -394,22 +389,21 @@ class LoadRequest:
         return parse_upsert(given.key, given.envelope, given.order_by) if given.mode == "upsert" else None
 
     @cached_property
-    def source(self) -> SourceOptions:
-        """How the load reads."""
-        source = parse_options(self._reader, Mode.BATCH)
-        if not self.is_impatient:
-            return source
-        patience = min(source.client.default_api_timeout_ms, _PATIENCE_MS)
-        return replace(source, client=replace(source.client, default_api_timeout_ms=patience))
+    def tasks_source(self) -> SourceOptions:
+        """How tasks read."""
+        return parse_options(self._reader, Mode.BATCH)
 
     @cached_property
-    def options(self) -> Mapping[str, str]:
-        """The reader's options, names in lower case, without those that `load` sets."""
-        chosen = (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)
-        return {name: value for name, value in self._reader.items() if name not in chosen}
+    def source(self) -> SourceOptions:
+        """How the driver looks up what to read."""
+        client = self.tasks_source.client
+        if self.is_impatient:
+            client = replace(client, default_api_timeout_ms=min(client.default_api_timeout_ms, _PATIENCE_MS))
+        return replace(self.tasks_source, client=client)
 
     @cached_property
     def _reader(self) -> dict[str, str]:
+        """The reader's options, names in lower case."""
         given = as_loads_read({name.lower(): str(value) for name, value in (self.given.options or {}).items()})
         for name in _STORES:
             if name in given:
@@ -432,8 +426,8 @@ class LoadRequest:
                 "choose another name"
             )
         given |= _about_bad_records(given, self.dead_letters, self.max_bad)
-        if self._picked:
-            given["columns"] = ",".join(columns_to_read(self._picked, self._layout, given))
+        if self.picked:
+            given["columns"] = ",".join(columns_to_read(self.picked, self.partitioned, given))
         return given
 
     @cached_property
@@ -451,16 +445,16 @@ class LoadRequest:
         """The reader's options that each load's record keeps (`reading_of`). With a table of dead letters the mode is
         none of them: whatever it is, each record is in one of the two."""
         if self.dead_letter_table is None:
-            return reading_of(self.options)
-        return reading_of({name: value for name, value in self.options.items() if name != "mode"}) | BESIDE
+            return reading_of(self._reader)
+        return reading_of({name: value for name, value in self._reader.items() if name != "mode"}) | BESIDE
 
     @property
     def fails_on_bad(self) -> bool:
         """Whether one bad record fails the load: nobody has said what becomes of them."""
         corrupt = set(self.source.formats.corrupt_columns.values())
-        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self.options.keys()
-        picked = any(item.path[0] in corrupt for item in self._picked)
-        return decodes(self.options) and not said and not picked and self.dead_letters is None and self.max_bad is None
+        said = {"mode", "badrecordstopic", "columnnameofcorruptrecord"} & self._reader.keys()
+        picked = any(item.path[0] in corrupt for item in self.picked)
+        return decodes(self._reader) and not said and not picked and self.dead_letters is None and self.max_bad is None
 
 
 def _about_bad_records(

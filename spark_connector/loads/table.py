@@ -22,14 +22,14 @@ import pyarrow.compute
 
 from broker.errors import ConfigError
 from spark_connector.loads.commit import CommitLog
-from spark_connector.loads.destination import Destination, HeldRows, NewSession, RowOffsets
+from spark_connector.loads.destination import HeldRows, LoadedDestination, NewSession, RowOffsets
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.grammar import identify_rows
 from spark_connector.loads.history import History, HistoryEntry, LoadState, gaps
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import undone_by
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.outages import is_out_of_reach
 
 ROW_SCHEMA = pa.schema(
@@ -57,7 +57,7 @@ class TableLog(CommitLog):
         return [record for record in self.records_of_all() if record.id.group == self._group]
 
 
-class TableDestination(Destination, Generic[T]):
+class TableDestination(LoadedDestination, Generic[T]):
     """A table, and the loads of one group in it. `T` is an open table of the library behind it, or its name."""
 
     log: TableLog
@@ -71,7 +71,7 @@ class TableDestination(Destination, Generic[T]):
         self._group = group
 
     def check_there(
-        self, record: LoadRecord, url_of: Callable[[str], str], sizes: Mapping[str, int], files: Sequence[WrittenFile]
+        self, record: LoadRecord, url_of: Callable[[str], str], sizes: Mapping[str, int], files: WrittenFiles
     ) -> None:
         """Look at the files of a load once more, right before `append`; raises FileNotAsWritten.
 
@@ -80,7 +80,7 @@ class TableDestination(Destination, Generic[T]):
         try:
             check_sizes(f"load {record.load_id}", url_of, sizes, files)
         except FileNotAsWritten:
-            if not self.is_overtaken(record):
+            if not self.log.is_overtaken(record):
                 raise
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """A table of loads at one moment, as a value: its files, the group's offsets, and how to read a file.
 
-`Destination.snapshot` makes it from one state of the table's own metadata, so files and offsets belong together: the
-rows of the files are the records before the offsets. Spark plans in one process and reads in others, so everything here
-is a plain description that can be pickled; no open table is.
+`LoadedDestination.snapshot` makes it from one state of the table's own metadata, so files and offsets belong together:
+the rows of the files are the records before the offsets. Spark plans in one process and reads in others, so everything
+here is a plain description that can be pickled; no open table is.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TableScan(Protocol):
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """`version` names the moment: it can be given to `Destination.snapshot` again. `newest` is the group's newest load,
-    None where the table has forgotten its record. `offsets` are the group's next offsets at that moment.
+    """`version` names the moment: it can be given to `LoadedDestination.snapshot` again. `newest` is the group's newest
+    load, None where the table has forgotten its record. `offsets` are the group's next offsets at that moment.
 
     `columns` are the table's, None of a directory without a row. `one_group`: whether every file
     holds rows of this group alone. `one_row_per_key`: whether loads change and delete rows (mode=upsert).

@@ -7,7 +7,6 @@ is not committed (L5).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,7 @@ from spark_connector.loads.destination import Destination, NewSession
 from spark_connector.loads.fields import fields_of, refuse_lost_fields
 from spark_connector.loads.file_check import check_written
 from spark_connector.loads.footers import Count, sum_counts
-from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by, quoted
+from spark_connector.loads.grammar import PartitionItem, quoted
 from spark_connector.loads.orc_files import orc_of
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
@@ -39,10 +38,11 @@ from spark_connector.loads.tasks.required import with_text
 from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
 from spark_connector.loads.tasks.task_output import StorageOutput
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.loads.write_options import ORC, PARQUET, written_as
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.selection import Assign
 from spark_connector.outages import summary
 from spark_connector.read.arrow_batches import arrow_schema
 from spark_connector.read.planning import OffsetRange
@@ -58,6 +58,19 @@ class Findings:
     absent_fields: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Written:
+    """A load whose rows are written and counted in its `record`: `files` are those of the tasks, of the `layout` that
+    the destination has given; `bad_files` are dead letters, of `bad_layout`."""
+
+    record: LoadRecord
+    files: WrittenFiles
+    layout: FileLayout
+    bad_files: WrittenFiles
+    bad_layout: FileLayout | None
+    found: Findings
+
+
 def write_load(
     request: LoadRequest,
     destination: Destination,
@@ -65,55 +78,55 @@ def write_load(
     session: NewSession,
     letters: DeadLetters | None = None,
     begins: Callable[[], object] = lambda: None,
-) -> tuple[LoadRecord, Sequence[WrittenFile], Findings]:
-    """Stage the load, write, count and seal its rows; gives the sealed record, the files that tasks have written, and
-    what was found out about the records.
+) -> Written:
+    """Stage the load, write, count and seal its rows.
 
     With dead letters these are committed before the load is sealed, because a repair commits what is sealed. A failure
     leaves nothing behind. `begins` is called when the columns fit into the table, right before the first row is read.
     """
-    options = _options_of(request.options, record)
+    options = options_of(request, record)
     if options.formats.columns:
         record = _with_fields(request, record, options)
     try:
-        sealed, files, bad_files, found = _write(request, options, destination, record, session, letters, begins)
-        confirm_topics(request, record)
+        written = _write(request, options, destination, record, session, letters, begins)
+        confirm_topics(request.source, record)
         if letters is not None:
-            destination.decide(sealed, files)
-            letters.commit(sealed, bad_files)
+            destination.decide(written.record, written.files)
+            letters.commit(written.record, written.bad_files, written.bad_layout)
     except Exception as error:
-        overtaken = destination.is_overtaken(record)
+        overtaken = destination.log.is_overtaken(record)
         destination.discard(record.load_id)
         if letters is not None:
             letters.discard()
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
-            raise _overtaken(request, record) from error
+            raise _overtaken(record) from error
         if isinstance(error, PykafkaError):
             raise
         reason = summary(str(error))
         failure = reason if _is_of_spark(error) else error  # of what an error of Spark stands for, it has the text
         raise failed_load(f"load {record.load_id} failed: {reason}", failure) from error
     try:
-        destination.seal(sealed)  # discards the attempt itself when it fails
+        destination.seal(written.record)  # discards the attempt itself when it fails
     except OSError as error:
-        if not destination.is_overtaken(record):
+        if not destination.log.is_overtaken(record):
             raise
         destination.discard(record.load_id)
-        raise _overtaken(request, record) from error  # the winner has removed the files while they were synced
-    return sealed, files, found
+        raise _overtaken(record) from error  # the winner has removed the files while they were synced
+    return written
 
 
 def _with_fields(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> LoadRecord:
     """With the fields that the table gets by the schemas of `options`. Raises ConfigError where the last load had
     others."""
     if record.upsert is None:
-        made = TableColumns.of(parse_columns(record.columns), _schema_of(options))
+        made = TableColumns.of(request.picked, _schema_of(options))
         schema, decoded = made.schema, [pick.name for pick in made.picks if pick.path[0] in options.formats.columns]
     else:
         schema = ChangeDecoder(record.upsert, _schema_of(options)).columns
         decoded = schema.names
     fields = fields_of(schema, decoded)
-    refuse_lost_fields(request, record, fields)
+    if not request.given.allow_changed_options:
+        refuse_lost_fields(record, fields)
     return replace(record, fields=fields)
 
 
@@ -121,9 +134,9 @@ def _is_of_spark(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
-def _overtaken(request: LoadRequest, record: LoadRecord) -> OffsetConflict:
+def _overtaken(record: LoadRecord) -> OffsetConflict:
     return OffsetConflict(
-        f"group '{request.target.group}': another load committed number {record.id.sequence} while "
+        f"group '{record.id.group}': another load committed number {record.id.sequence} while "
         f"{record.load_id} was running; nothing of {record.load_id} is kept"
     )
 
@@ -136,15 +149,15 @@ def _write(
     session: NewSession,
     letters: DeadLetters | None,
     begins: Callable[[], object],
-) -> tuple[LoadRecord, Sequence[WrittenFile], Sequence[WrittenFile], Findings]:
+) -> Written:
     """The tasks write the rows and the bad records: no record crosses to the JVM.
 
     Nothing is staged before both tables are known to take their rows.
     """
     if record.upsert is None:
-        layout = rows = _layout_of(request, record, options)
+        layout = rows = _layout_of(request, record, options, request.partitioned)
     else:  # the tasks write the records, of which the commit makes the table's rows
-        layout = change_layout(_layout_of(request, replace(record, partition_by=()), options))
+        layout = change_layout(_layout_of(request, record, options, ()))
         rows = table_layout(record, layout)
     beside = None
     if letters is not None:
@@ -187,7 +200,7 @@ def _write(
     found = Findings()
     if options.formats.columns:
         found = Findings(read, _total(bad), _absent(result.seen, options, wanted))
-    return sealed, result.files, result.bad_files, found
+    return Written(sealed, result.files, fitted, result.bad_files, beside, found)
 
 
 def _absent(seen: FieldsSeen, options: SourceOptions, wanted: Sequence[Path]) -> tuple[str, ...]:
@@ -208,7 +221,7 @@ def _looking_for_placeholders(options: SourceOptions, wanted: Sequence[Path]) ->
     return replace(options, formats=formats)
 
 
-def _counted(record: LoadRecord, files: Sequence[WrittenFile]) -> dict[TopicPartition, Count]:
+def _counted(record: LoadRecord, files: WrittenFiles) -> dict[TopicPartition, Count]:
     """The rows of the files by partition. Raises LoadError unless they are rows of the load's ranges."""
     written = sum_counts(count for file in files for count in file.counts)
     counted, held = _total(written), sum(file.metadata().num_rows if file.held is None else file.held for file in files)
@@ -222,13 +235,13 @@ def _total(counts: Mapping[TopicPartition, Count] | Mapping[TopicPartition, BadC
     return sum(count.rows for count in counts.values())
 
 
-def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions) -> FileLayout:
-    partition_by = parse_partition_by(record.partition_by)
+def _layout_of(
+    request: LoadRequest, record: LoadRecord, options: SourceOptions, partition_by: Sequence[PartitionItem]
+) -> FileLayout:
     derived = () if record.format == "iceberg" else partition_by
-    columns = TableColumns.of(parse_columns(record.columns), _schema_of(options), derived)
+    columns = TableColumns.of(request.picked, _schema_of(options), derived)
     fields = bind(partition_by, columns.schema, record.format)
-    sort_by = parse_sort_by(request.sort_by)
-    check_sort_by(sort_by, columns.schema)
+    check_sort_by(request.sorted, columns.schema)
     writing = request.writing
     schema = with_text(with_partition_columns(columns.schema, fields), writing.as_text)
     load_id = record.load_id if record.format in TABLE_FORMATS else None
@@ -239,7 +252,7 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
         columns,
         load_id,
         fields,
-        sort_by=sort_by,
+        sort_by=request.sorted,
         format=written_as(record.format),
         compression=writing.codec,
         target_file_size=request.target_file_size,
@@ -251,10 +264,12 @@ def _layout_of(request: LoadRequest, record: LoadRecord, options: SourceOptions)
     return layout
 
 
-def _options_of(options: Mapping[str, str], record: LoadRecord) -> SourceOptions:
-    """The options of the load's read, with the schemas of its formats."""
-    parsed = parse_options({**options, **_range_options(record)}, Mode.BATCH)
-    return replace(parsed, formats=with_schemas(parsed))
+def options_of(request: LoadRequest, record: LoadRecord) -> SourceOptions:
+    """How tasks read the load's partitions, with the schemas of its formats."""
+    source = request.tasks_source
+    partitions = Assign(tuple(sorted(range.tp for range in record.ranges if range.size)))
+    options = replace(source, selection=replace(source.selection, subscription=partitions))
+    return replace(options, formats=with_schemas(options))
 
 
 def _schema_of(options: SourceOptions) -> pa.Schema:
@@ -265,24 +280,6 @@ def _schema_of(options: SourceOptions) -> pa.Schema:
 
         source = decoded_schema(options.formats, source)
     return source
-
-
-def _range_options(record: LoadRecord) -> dict[str, str]:
-    """The reader's options that choose the load's topics and offsets."""
-    partitions: dict[str, list[int]] = {}
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for range in record.ranges:
-        if range.size == 0:
-            continue  # the partition may no longer exist
-        partitions.setdefault(range.topic, []).append(range.partition)
-        starts.setdefault(range.topic, {})[str(range.partition)] = range.start
-        ends.setdefault(range.topic, {})[str(range.partition)] = range.end
-    return {
-        "assign": json.dumps(partitions),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-    }
 
 
 def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Count]) -> None:

@@ -27,7 +27,7 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.loads.dead_letters import DeadLetters, group_of
 from spark_connector.loads.delta.delta_log import DeltaCommitLog
 from spark_connector.loads.delta.delta_table import DeltaDestination
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import Destination, LoadedDestination
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.iceberg.iceberg_table import storage_of
@@ -56,7 +56,7 @@ class Site(Protocol):
 
     format: str
 
-    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[Destination]:
+    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[LoadedDestination]:
         """What one process has of it; every change is a step of `crash`."""
 
     def rows(self) -> list[tuple[str, int, int, str]]:
@@ -72,7 +72,7 @@ class DeltaSite:
     format: str = "delta"
 
     @contextmanager
-    def opened(self, crash: CrashPoint, group: str) -> Iterator[Destination]:
+    def opened(self, crash: CrashPoint, group: str) -> Iterator[LoadedDestination]:
         log = crash.guard(DeltaCommitLog(self.output, group), _LOG_CHANGES)
         yield DeltaDestination(crash.guard(self.output, _STORAGE_CHANGES), log, group)
 
@@ -91,7 +91,7 @@ class DirectorySite:
     format: str = "parquet"
 
     @contextmanager
-    def opened(self, crash: CrashPoint, group: str) -> Iterator[Destination]:
+    def opened(self, crash: CrashPoint, group: str) -> Iterator[LoadedDestination]:
         output = crash.guard(self.output, _STORAGE_CHANGES)
         yield FilesDestination(output, crash.guard(FilesCommitLog(self.output, group), _LOG_CHANGES), group)
 
@@ -124,7 +124,7 @@ class IcebergSite:
     name: str
     format: str = "iceberg"
 
-    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[Destination]:
+    def opened(self, crash: CrashPoint, group: str) -> AbstractContextManager[LoadedDestination]:
         return _AnyGroup(self.catalog, group, name=self.name).opened(crash)
 
     def rows(self) -> list[tuple[str, int, int, str]]:
@@ -247,7 +247,7 @@ class DeadLetterWorld:
             site.decide(sealed, good)
             letters.commit(sealed, bad)
         except Exception as error:
-            overtaken = site.is_overtaken(record)
+            overtaken = site.log.is_overtaken(record)
             site.discard(record.load_id)
             letters.discard()
             if overtaken:

@@ -23,7 +23,6 @@ from spark_connector.loads.load_loop import LoadLoop
 from spark_connector.loads.plan import confirm_topics, plan_load
 from spark_connector.loads.record import LoadRange, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest, Target
-from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange
 
@@ -89,7 +88,7 @@ class PlainLoads:
                 with site.output.open_output(path) as file:
                     pyarrow.parquet.write_table(table, file)
                 rows[range.tp] = table.num_rows
-            confirm_topics(request, record)
+            confirm_topics(request.source, record)
             sealed = record.completed(rows, site.output.tree_sizes(directory))
             site.seal(sealed)
             tell("commit", sealed)
@@ -118,8 +117,7 @@ class PlainLoads:
         return sorted(rows)
 
     def _read(self, range: LoadRange, request: LoadRequest) -> pa.Table:
-        options = parse_options({**request.options, "subscribe": self.topic}, Mode.BATCH)
-        return pa.Table.from_batches(read_range(options, OffsetRange(range.tp, range.start, range.end)))
+        return pa.Table.from_batches(read_range(request.tasks_source, OffsetRange(range.tp, range.start, range.end)))
 
 
 def main() -> None:

@@ -122,6 +122,8 @@ class TableWorld:
     """So many changes does a load make at least; fewer would mean that the crash point does not see them."""
     keeps_rows = True
     """False: there are no rows that a person could change or delete."""
+    layout: FileLayout | None = None
+    """What the table has given for the files that were written last; None: not kept."""
     knows_owners = True
     """Whether an attempt names the process that runs it."""
 
@@ -147,11 +149,11 @@ class TableWorld:
                 sealed, files = self.write(site, record, place)
                 site.seal(sealed)
             except Exception as error:
-                if not site.is_overtaken(record):
+                if not site.log.is_overtaken(record):
                     raise
                 site.discard(record.load_id)
                 raise OffsetConflict(f"group '{self.group}' was overtaken") from error
-            site.commit(sealed, files)
+            site.commit(sealed, files, self.layout)
             return sealed
 
     def plan(self, site: Destination) -> LoadRecord | None:

@@ -122,7 +122,7 @@ class UpsertWorld(TableWorld):
         """What write.py does, with a task for every range."""
         schema = self.source.schema
         layout = FileLayout(schema, TableColumns.of((), schema))
-        site.file_layout(record, table_layout(record, layout))
+        self.layout = site.file_layout(record, table_layout(record, layout))
         files: list[WrittenFile] = []
         for range in record.ranges:
             writer = FileWriter(layout, site.task_output(place))

@@ -29,7 +29,7 @@ from broker.verdict import Verdict
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.audit.verify_keys import count_keys
 from spark_connector.loads.dead_letters import DeadLetters
-from spark_connector.loads.destination import Destination, HeldRows, NewSession, Offsets
+from spark_connector.loads.destination import HeldRows, LoadedDestination, NewSession, Offsets
 from spark_connector.loads.grammar import POSITION
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRange, LoadRecord
@@ -187,7 +187,7 @@ class Said(NamedTuple):
 
 
 def verify_loads(
-    destination: Destination,
+    destination: LoadedDestination,
     bootstrap_servers: str,
     *,
     only: Collection[str],
@@ -235,7 +235,7 @@ def verify_loads(
 
 
 def _check_keys(
-    destination: Destination,
+    destination: LoadedDestination,
     loads: Sequence[HistoryEntry],
     only: Collection[str],
     log: KafkaLog,
@@ -409,7 +409,7 @@ def _check_joints(loads: Sequence[HistoryEntry], log: KafkaLog, said: Said) -> N
             ends[of_topic] = max(end, range.end), entry.record.load_id
 
 
-def _standing_offsets(loads: Sequence[HistoryEntry], destination: Destination) -> list[str]:
+def _standing_offsets(loads: Sequence[HistoryEntry], destination: LoadedDestination) -> list[str]:
     """Problems of offsets that are below the end of the last load: the next load would load records again."""
     ends: dict[TopicPartition, int] = {}
     for entry in loads:

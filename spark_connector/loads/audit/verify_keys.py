@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.audit.kafka_log import KafkaLog
 from spark_connector.loads.changes import DELETED, OFFSET, PARTITION, TOPIC
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import LoadedDestination
 from spark_connector.loads.last_changes import last_writers, rows_of_keys, stored_columns
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.times import in_words
@@ -67,7 +67,7 @@ class KeyCounts:
 
 
 def count_keys(
-    destination: Destination, loads: Sequence[LoadRecord], log: KafkaLog, letters: Letters = _NO_LETTERS
+    destination: LoadedDestination, loads: Sequence[LoadRecord], log: KafkaLog, letters: Letters = _NO_LETTERS
 ) -> KeyCounts:
     """Compare the table with the records of these loads, which are all that stand, but for their dead letters.
 

@@ -40,7 +40,7 @@ from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, TableDestination
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 
 _PREFIX = "pykafka_staged_"
@@ -114,13 +114,13 @@ class DatabaseDestination(TableDestination[TableName]):
     def task_output(self, place: str) -> TaskOutput:
         return DatabaseOutput(self.address.url, self.url, place, self.address.schema)
 
-    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:
+    def gather(self, place: str, files: WrittenFiles) -> None:
         won = TableName(sql.won_of(place), self.address.schema).with_columns(sql.ATTEMPT)
         if files:
             with self._engine.begin() as connection:
                 connection.execute(won.insert(), [{sql.ATTEMPT: file.name} for file in files])
 
-    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def decide(self, record: LoadRecord, files: WrittenFiles = ()) -> None:
         """Make the table, unless it is there. Raises ConfigError when it does not take the columns of `file_layout`."""
         if self._columns and record.rewind is None:
             columns = [Column(one.name, one.type) for one in self._columns]
@@ -155,7 +155,7 @@ class DatabaseDestination(TableDestination[TableName]):
                 )
         return there
 
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, record: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         try:
             self.decide(record)
             self.log.append(record, lambda connection: self._change_rows(connection, record))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,7 +37,7 @@ from spark_connector.loads.delta.delta_statistics import TableStatistics
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableLog
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFile, WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.stored_json import mapping, parsed
 
@@ -102,7 +102,7 @@ class DeltaCommitLog(TableLog):
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), changes: ReadChanges = no_changes) -> None:
+    def append(self, record: LoadRecord, files: WrittenFiles = (), changes: ReadChanges = no_changes) -> None:
         """`changes` reads those of an upsert, which are merged into the table in place of adding the files."""
         self._storage.probe()
         for _ in range(_TRIES):
@@ -147,7 +147,7 @@ class DeltaCommitLog(TableLog):
             if name.endswith(".json") and name.removesuffix(".json") > f"{version:020d}":
                 self._storage.sync(f"_delta_log/{name}")
 
-    def _commit(self, table: DeltaTable, record: LoadRecord, files: Sequence[WrittenFile]) -> None:
+    def _commit(self, table: DeltaTable, record: LoadRecord, files: WrittenFiles) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
 
         The DELETE of a rewind removes whole files. It also fails when another commit has moved or removed rows; rows

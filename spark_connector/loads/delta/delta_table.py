@@ -57,7 +57,8 @@ from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, first_line
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.outages import is_out_of_reach
 
@@ -132,10 +133,13 @@ class DeltaDestination(LakeDestination[DeltaTable]):
         self._new = _Planned(new, record, layout, fitted)
         return fitted
 
-    def _read_changes(self, record: LoadRecord, files: Sequence[WrittenFile]) -> ReadChanges:
+    def _read_changes(self, record: LoadRecord, files: WrittenFiles) -> ReadChanges:
         if record.upsert is None or record.rewind is not None:
             return no_changes
         return self.changes(record, files)
+
+    def task_output(self, place: str) -> TaskOutput:
+        return StorageOutput(self.output.url, self.output.options, place)
 
     def compaction(self) -> DeltaCompaction:
         return DeltaCompaction(self.log, self._group, self.output, self.task_output)
@@ -167,7 +171,7 @@ class DeltaDestination(LakeDestination[DeltaTable]):
     def column_names(self, table: DeltaTable | None) -> set[str]:
         return set() if table is None else {field.name for field in table.schema().fields}
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile]) -> Collection[str]:
+    def append(self, record: LoadRecord, files: WrittenFiles, layout: FileLayout | None) -> Collection[str]:
         self.log.append(record, files, self._changes)
         return ()
 
@@ -243,7 +247,7 @@ class DeltaDestination(LakeDestination[DeltaTable]):
         table = self._evolve(table, layout)
         return replace(layout, schema=layout_schema(_arrow_schema(table), layout.schema))
 
-    def decide(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def decide(self, record: LoadRecord, files: WrittenFiles = ()) -> None:
         """Also make the table that `file_layout` has planned, unless the changes of an upsert cannot be decided: then
         nothing is made. Raises LoadError, and LoadInterrupted when another process has made another table."""
         planned = self._new
@@ -254,7 +258,7 @@ class DeltaDestination(LakeDestination[DeltaTable]):
         try:
             self._changes()
         except FileNotFoundError:
-            if not self.is_overtaken(record):
+            if not self.log.is_overtaken(record):
                 raise
             self._new = None
             return  # the winner has removed the changes, and `append` refuses the number

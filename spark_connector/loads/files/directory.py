@@ -31,7 +31,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, TooLarge
 from broker.stored_names import number_named
 from spark_connector.loads.commit import CommitLog, Newest
-from spark_connector.loads.destination import Destination, HeldRows, NewSession
+from spark_connector.loads.destination import HeldRows, LoadedDestination, NewSession
 from spark_connector.loads.file_check import FileNotAsWritten, check_sizes
 from spark_connector.loads.files.directory_history import DirectoryHistory
 from spark_connector.loads.files.directory_snapshot import snapshot_of
@@ -64,7 +64,7 @@ from spark_connector.loads.rules import Act, StagedLoad, Step, repair_steps
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 
@@ -77,7 +77,7 @@ def _attempts(place: str) -> str:
     return f"{posixpath.dirname(place)}/attempts"
 
 
-class FilesDestination(Destination):
+class FilesDestination(LoadedDestination):
     """The output directory of one group's loads. The group's earlier loads may have gone to other directories: these
     are not touched, for nobody but the record says which they are."""
 
@@ -149,7 +149,7 @@ class FilesDestination(Destination):
     def task_output(self, place: str) -> TaskOutput:
         return StorageOutput(self.output.url, self.output.options, _attempts(place))
 
-    def gather(self, place: str, files: Sequence[WrittenFile]) -> None:
+    def gather(self, place: str, files: WrittenFiles) -> None:
         """Move the files into the data directory: readers will see all that is there."""
         self.output.make_directory(place)
         for file in files:
@@ -170,7 +170,7 @@ class FilesDestination(Destination):
                 self.discard(record.load_id)
             raise
 
-    def commit(self, record: LoadRecord, files: Sequence[WrittenFile] = ()) -> None:
+    def commit(self, record: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:
         """Commit a sealed load and publish it.
 
         Raises OffsetConflict when another load was first, or LoadTooLarge; then nothing is left behind.
@@ -193,7 +193,7 @@ class FilesDestination(Destination):
                 f"load {record.load_id}", lambda name: self.output.url_of(f"{data}/{name}"), sizes, record.files
             )
         except FileNotAsWritten:
-            if not (self.log.has(record) or self.is_overtaken(record)):
+            if not (self.log.has(record) or self.log.is_overtaken(record)):
                 raise
 
     def discard(self, load_id: str) -> None:

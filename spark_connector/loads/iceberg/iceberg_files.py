@@ -6,7 +6,7 @@ or dropped and added again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from spark_connector.loads.iceberg.iceberg_readback import refuse_unreadable
 from spark_connector.loads.iceberg.iceberg_schema import is_void
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.table_rows import write_rows
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 
 DATA = "data"
 NOTHING_UNSAID = Unsaid()
@@ -177,7 +177,7 @@ def _serialized(type: PrimitiveType, raw: Raw) -> bytes:
 def added_files(
     table: Table,
     load_id: str,
-    files: Sequence[WrittenFile],
+    files: WrittenFiles,
     spec_id: int | None,
     values: Mapping[str, Any] | None = None,
 ) -> list[DataFile]:

@@ -18,7 +18,7 @@ A commit whose answer is lost may be in the table or not. Then the log looks for
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,7 @@ from spark_connector.loads.iceberg.iceberg_snapshot import (
 )
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadTooLarge, TableGone
 from spark_connector.loads.table import TableLog
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict, check_expected, offsets_from_json
 from spark_connector.stored_json import mapping, parsed
 
@@ -169,7 +169,7 @@ class IcebergCommitLog(TableLog):
                 "another catalog"
             )
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile] = (), spec_id: int | None = None) -> None:
+    def append(self, record: LoadRecord, files: WrittenFiles = (), spec_id: int | None = None) -> None:
         """Commit a load with its files, of the partition spec `spec_id`, or a rewind.
 
         Raises as `append_change`.

@@ -91,9 +91,7 @@ class FileMaker:
         return files
 
 
-def merged(
-    table: Table, changes: pa.Table | None, upsert: Upsert, layout: FileLayout, spec_id: int, files: FileMaker
-) -> Change:
+def merged(table: Table, changes: pa.Table | None, upsert: Upsert, layout: FileLayout, files: FileMaker) -> Change:
     """The change of the files of this state of the table. `layout` is that of the rows, fitted to the table.
 
     Raises LoadError for a change that cannot be ordered, and for a null in a column that the table requires.
@@ -111,7 +109,7 @@ def merged(
     written = wanted.filter(pc.invert(wanted.column(DELETED)))
     refuse_nulls(written, layout.schema, PLACE)
     for values, part in split(written, layout.partition_by):
-        added += files.write(table, layout.schema, [part], values, spec_id)
+        added += files.write(table, layout.schema, [part], values, layout.spec_id)
     removed = frozenset(task.file.file_path for task in found)
     return Change(added, removed, Operation.OVERWRITE if removed else Operation.APPEND)
 

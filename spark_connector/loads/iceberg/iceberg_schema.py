@@ -127,9 +127,9 @@ def fitted_layout(metadata: TableMetadata, layout: FileLayout, shown: str) -> Fi
     required = [field.name for field in schema.fields if field.required and field.name not in layout.schema.names]
     if required:
         raise ConfigError(f"{shown} has columns that a load cannot fill: {', '.join(required)}")
-    return replace(
-        layout, schema=pa.schema(fields), directories=False, partition_by=fitted_spec(metadata, layout, shown)
-    )
+    spec = fitted_spec(metadata, layout, shown)
+    made = {"schema": pa.schema(fields), "partition_by": spec, "spec_id": metadata.default_spec_id}
+    return replace(layout, directories=False, **made)
 
 
 def fitted_spec(metadata: TableMetadata, layout: FileLayout, shown: str) -> tuple[PartitionField, ...]:

@@ -43,7 +43,7 @@ from spark_connector.loads.table import ROW_SCHEMA
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
-from spark_connector.loads.tasks.written_file import WrittenFile
+from spark_connector.loads.tasks.written_file import WrittenFiles
 
 
 def open_iceberg(catalog: str, name: IcebergName, group: str, keep_snapshots: int | None) -> IcebergDestination:
@@ -63,8 +63,6 @@ class IcebergDestination(LakeDestination[Table]):
     def __init__(self, place: IcebergPlace, log: IcebergCommitLog, group: str) -> None:
         super().__init__(place.shown, log, group)
         self._place = place
-        self._spec_id: int | None = None
-        self._layout: FileLayout | None = None
 
     def file_layout(self, record: LoadRecord, layout: FileLayout) -> FileLayout:
         """Create the table, or let it grow where it may, and check that it takes these rows.
@@ -79,9 +77,7 @@ class IcebergDestination(LakeDestination[Table]):
             table = made_anew(self._place, table, layout, _marker_of(record))
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
         table = evolve_table(self._place, table, layout)
-        self._spec_id = table.metadata.default_spec_id
-        self._layout = fitted_layout(table.metadata, layout, self.url)
-        return self._layout
+        return fitted_layout(table.metadata, layout, self.url)
 
     def task_output(self, place: str) -> TaskOutput:
         table = self.there()
@@ -114,18 +110,17 @@ class IcebergDestination(LakeDestination[Table]):
     def column_names(self, table: Table | None) -> set[str]:
         return set() if table is None else {field.name for field in table.schema().fields}
 
-    def append(self, record: LoadRecord, files: Sequence[WrittenFile]) -> Collection[str]:
+    def append(self, record: LoadRecord, files: WrittenFiles, layout: FileLayout | None) -> Collection[str]:
         if record.upsert is None:
-            self.log.append(record, files, self._spec_id)
+            self.log.append(record, files, layout.spec_id if layout else None)
             return ()
         upsert, made = record.upsert, FileMaker(record.load_id, self.storage_there().sync)
         if record.rewind is not None:
             self.log.append_change(record, lambda table: rewound(table, record, self._record_of, made))
             return made.names
-        assert self._layout is not None
-        assert self._spec_id is not None
-        layout, spec_id, changes = self._layout, self._spec_id, self.changes(record, files)
-        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, spec_id, made))
+        assert layout is not None
+        changes = self.changes(record, files)
+        self.log.append_change(record, lambda table: merged(table, changes(), upsert, layout, made))
         return made.names
 
     def read_rows(self, table: Table | None, load_ids: Sequence[str]) -> Iterator[pa.Table]:

@@ -21,9 +21,9 @@ class FileLayout:
     `load_id` fills the column `load`; None for files, whose directory names it. With `directories`, the values of
     `partition_by` are directories, and their columns leave the files; without, files keep all columns of `schema` and
     their directories are names only. `sort_by` sorts the rows of each file. `target_file_size` is in bytes. `evolution`
-    is what the driver may change in the table before. `format`: of the files, one of
-    FILES, and its codec. `int96` writes times in parquet as earlier versions did; `text` and `time_zone` say how
-    JSON has them.
+    is what the driver may change in the table before. `format`: of the files, one of FILES, and its codec. `spec_id`:
+    the partition spec of an Iceberg table that `partition_by` is. `int96` writes times in parquet as earlier versions
+    did; `text` and `time_zone` say how JSON has them.
     """
 
     schema: pa.Schema
@@ -36,6 +36,7 @@ class FileLayout:
     compression: str = "zstd"
     target_file_size: int = TARGET_FILE_SIZE
     evolution: Evolution = NO_CHANGES
+    spec_id: int = 0
     int96: bool = False
     text: JsonText = TO_JSON
     time_zone: str = "UTC"

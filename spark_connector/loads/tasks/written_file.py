@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,3 +48,6 @@ class WrittenFile:
     def metadata(self) -> Any:
         """pyarrow's `FileMetaData`, of a parquet file."""
         return pyarrow.parquet.read_metadata(pa.BufferReader(_MAGIC + self.footer))
+
+
+WrittenFiles = Sequence[WrittenFile]

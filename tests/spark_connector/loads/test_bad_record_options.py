@@ -78,8 +78,7 @@ def test_other_limits_are_refused(text: str) -> None:
 @pytest.mark.parametrize("mode", [None, "PERMISSIVE", "dropmalformed"])
 def test_with_a_table_bad_records_leave_the_rows_whatever_the_mode_is(mode: str | None) -> None:
     made = request(dead_letters="delta:/bad", options={} if mode is None else {"mode": mode})
-    assert made.source.formats.mode is ParseMode.DROPMALFORMED
-    assert made.options["mode"] == "dropmalformed"
+    assert made.tasks_source.formats.mode is ParseMode.DROPMALFORMED
     assert made.reading == request(dead_letters="delta:/other").reading
     assert "mode" not in made.reading
     assert made.reading != request().reading

@@ -167,9 +167,9 @@ def test_a_load_that_lost_its_number_knows_it(worlds: Worlds) -> None:
     with world.opened(CrashPoint()) as site:
         record = world.plan(site)
         assert record is not None
-        assert not site.is_overtaken(record)
+        assert not site.log.is_overtaken(record)
         world.load()
-        assert site.is_overtaken(record)
+        assert site.log.is_overtaken(record)
 
 
 def test_the_log_tells_records_and_numbers(worlds: Worlds) -> None:

@@ -89,7 +89,7 @@ def test_a_replay_of_an_old_load_does_not_bring_a_deleted_row_back(new_world: Ne
         world.load()
         assert world.names() == {}
         with pytest.raises(OffsetConflict):
-            site.commit(sealed, files)
+            site.commit(sealed, files, world.layout)
     check(world)
 
 
@@ -413,7 +413,7 @@ def test_to_refuse_a_load_that_was_killed_changes_no_row(new_world: NewWorld, fo
         sealed, files = world.write(site, record, place)
         site.commit(refusal_of(record.id, site, ("delta:bad",)))
         with pytest.raises(OffsetConflict):
-            site.commit(sealed, files)
+            site.commit(sealed, files, world.layout)
     assert world.table_rows() == old
     world.load()
     assert {**world.source.rows(), **({99: "foreign"} if foreign else {})} == world.names()

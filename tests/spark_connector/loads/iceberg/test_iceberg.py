@@ -21,7 +21,7 @@ from spark_connector.loads.iceberg.iceberg_catalog import IcebergPlace, open_cat
 from spark_connector.loads.iceberg.iceberg_files import data_files
 from spark_connector.loads.iceberg.iceberg_log import CommitUnknown, IcebergCommitLog, state_of
 from spark_connector.loads.iceberg.iceberg_snapshot import Change, FilesGone
-from spark_connector.loads.iceberg.iceberg_table import storage_of
+from spark_connector.loads.iceberg.iceberg_table import IcebergDestination, storage_of
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange
 from spark_connector.maintenance import history
 from spark_connector.offset_store.base import OffsetConflict
@@ -339,7 +339,7 @@ def test_a_load_may_remove_files_in_its_commit(world: IcebergWorld) -> None:
 
 def test_executors_write_where_the_table_is(world: IcebergWorld) -> None:
     with world.opened(CrashPoint()) as site:
-        output = pickle.loads(pickle.dumps(super(type(site), site).task_output("data/x")))
+        output = pickle.loads(pickle.dumps(IcebergDestination.task_output(site, "data/x")))
     with output.open("day=1/a.parquet") as file:
         file.write(b"abc")
     assert storage_of(world.table()).read("data/x/day=1/a.parquet") == b"abc"

@@ -70,7 +70,7 @@ def load(
     writer = FileWriter(layout, site.task_output(directory))
     writer.write(row)
     files = writer.close()
-    site.commit(record.completed({range.tp: 1}, {file.name: file.size for file in files}), files)
+    site.commit(record.completed({range.tp: 1}, {file.name: file.size for file in files}), files, layout)
 
 
 def column(catalog: Catalog, name: str) -> list[Any]:
