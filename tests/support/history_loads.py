@@ -115,8 +115,8 @@ class HistoryLoads:
 
 
 def use_catalog(home: Path, name: str = CATALOG) -> None:
-    """Have a catalog in SQLite in this directory, for this process, its children, and Spark's workers. It is told by the
-    file of PYICEBERG_HOME alone: workers keep the environment of when Spark was started, and it outdoes the file."""
+    """Have a catalog in SQLite in this directory, for this process, its children, and Spark's workers. Only the file of
+    PYICEBERG_HOME tells it: workers keep the environment of when Spark was started, which outdoes the file."""
     home.mkdir(exist_ok=True)
     settings = {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
     lines = ["catalog:", f"  {name}:", *(f"    {key}: {value}" for key, value in settings.items())]
