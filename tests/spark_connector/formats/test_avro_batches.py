@@ -92,8 +92,9 @@ def schema_pair(avro: Any) -> Pair:
     return Pair(json.dumps(avro), json.dumps(avro))
 
 
-def compare(kernel: Kernel, case: Case, hostile: list[bytes], begin: int, counts: Counter[str]) -> None:
+def compare(kernel: Kernel, drawn: tuple[Case, list[bytes], int], counts: Counter[str]) -> None:
     """Values of the case, whole, cut at every place and with wrong bytes in them; and bytes that are none."""
+    case, hostile, begin = drawn
     counts["pairs"] += 1
     both = pair(case)
     if both is None:
@@ -119,7 +120,7 @@ DRAWN = st.tuples(cases(), st.lists(st.binary(max_size=40), max_size=3), st.inte
 
 
 def search_kernel(kernel: Kernel, examples: int, number: int) -> Counter[str]:
-    counts = search(number, examples, DRAWN, lambda drawn, counts: compare(kernel, *drawn, counts))
+    counts = search(number, examples, DRAWN, functools.partial(compare, kernel))
     assert counts["good, but left to Python"] < counts["good"] / 20
     assert counts["pairs not by columns"] < counts["pairs"] / 4
     return counts

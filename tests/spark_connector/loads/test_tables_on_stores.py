@@ -1,5 +1,4 @@
-"""Loads into tables on stores that others wrote: Delta on the emulator of Azure, whose condition is another, and on moto;
-and Iceberg with a warehouse on S3, where the catalog commits and the files are objects."""
+"""Loads into tables on stores that others wrote: Delta on Azure's emulator and on moto, Iceberg with a warehouse on S3."""
 
 from __future__ import annotations
 
