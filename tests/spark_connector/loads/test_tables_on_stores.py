@@ -1,4 +1,4 @@
-"""Loads into tables on stores that others wrote: Delta on Azure's emulator and on moto, Iceberg with a warehouse on S3."""
+"""Loads into tables on the stores of others: Delta on the emulators of Azure and S3, Iceberg in a warehouse on S3."""
 
 from __future__ import annotations
 
