@@ -20,9 +20,7 @@ TESTS = ROOT / "tests"
 OWN_CHANCE = {
     "support/free_ports.py": "two processes must not try the same ports",
     "support/kill_jobs.py": "processes of other rounds must not wait alike",
-    "support/kill_matrix.py": "a command, which prints its seed",
-    "support/archive_kills.py": "a command, which prints its seed",
-    "support/table_kills.py": "a command, which prints its seed",
+    "support/kill_rounds.py": "a command, which prints its seed",
 }
 OWN_PROFILE = {"support/randomness.py", "support/mutants.py"}
 

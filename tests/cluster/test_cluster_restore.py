@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,29 +22,10 @@ from broker.zookeeper import znodes
 from broker.zookeeper.acl_store import AclStore
 from broker.zookeeper.archive_nodes import ARCHIVE_KEY, ArchiveNodes, DeletedTopic
 from broker.zookeeper.local_store import LocalStore
-from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
+from tests.support.failing_store import FailingStore
 
 GROUPS = "__consumer_offsets"
-
-
-class FailingStore(LocalStore):
-    """Answers some writes and then no more."""
-
-    writes_left = 1_000_000
-
-    def transaction(self, operations: Iterable[Operation]) -> list[Any]:
-        self._count()
-        return super().transaction(operations)
-
-    def create(self, path: str, data: bytes = b"", **how: Any) -> str:
-        self._count()
-        return super().create(path, data, **how)
-
-    def _count(self) -> None:
-        if self.writes_left == 0:
-            raise ConnectionFailed("of the test")
-        self.writes_left -= 1
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from broker.errors import ConfigError
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
@@ -23,14 +22,8 @@ NOW = CompactionOptions(rewindable_s=0)
 def world(tmp_path: Path) -> DeltaWorld:
     """Three loads of two files each."""
     world = delta_world(tmp_path)
-    for _ in range(2):
-        world.load()
-        world.grow()
+    world.load_more(2)
     return world
-
-
-def files(world: DeltaWorld) -> int:
-    return len(DeltaTable(world.output.url).file_uris())
 
 
 def result(load_id: str | None) -> LoadResult:
@@ -42,7 +35,7 @@ def test_a_service_compacts_after_every_so_many_loads(world: DeltaWorld) -> None
     care = TableCare(world.target, 2, NOW, say=said.append, warn=pytest.fail)
     for load_id, expected in (("a", 6), (None, 6), ("b", 1)):
         care.loaded(result(load_id))
-        assert files(world) == expected
+        assert len(world.files()) == expected
     assert said[0].startswith("Compacted 6 files (")
     assert "into 1 (" in said[0]
     assert "with 18 rows" in said[0]
@@ -87,4 +80,4 @@ def test_a_person_compacts_by_function_and_by_command(world: DeltaWorld) -> None
 def test_what_makes_no_sense_is_refused(world: DeltaWorld, words: list[str], message: str) -> None:
     given = ("--to", world.target.to, "--group", world.group, "--format", "delta")
     assert message in error_of("loads", "compact", *given, *words, status=2)
-    assert files(world) == 6
+    assert len(world.files()) == 6

@@ -1,6 +1,6 @@
 """Many rounds of leaders that are killed while they copy to the archive, and the table of what came of them.
 
-    python -m tests.support.archive_kills [--rounds 200] [--seed N] [--cells one-put …] [--directory D]
+    python -m tests.support.archive_kills [--rounds 200] [--seed N] [--cells one-* …] [--directory D]
 
 A round makes a topic of small segments, produces numbered records, and lets the leader stand still at a step of a copy.
 There it is killed with SIGKILL (`one`: a broker that starts again; `three`: a cluster, in which another one leads on),
@@ -13,20 +13,14 @@ tests/faults/test_archive_kills.py plays every step once, and 200 rounds in the 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
-import sys
-import tempfile
 import time
-import traceback
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -40,6 +34,7 @@ from broker.client.cluster import Cluster
 from broker.protocol.topic_partition import TopicPartition as Partition
 from broker.storage.storage import open_storage
 from tests.support.held_broker import STEPS, HeldBroker
+from tests.support.kill_rounds import Matrix, Played, command
 from tests.support.replicated_cluster import ReplicatedCluster
 from tests.support.waiting import eventually
 
@@ -71,22 +66,14 @@ CELLS = tuple(Cell(kind, step) for kind in ("one", "three", "late") for step in 
 
 
 @dataclass
-class Played:
-    """What came of a round."""
+class ArchiveKills(Played):
+    """`kills` count those that only sleep, too; `leftovers` are objects of interrupted copies."""
 
-    cell: Cell
-    seed: int
-    blows: int = 0
     acknowledged: int = 0
     segments: int = 0
     leftovers: int = 0
-    seconds: float = 0.0
-    problems: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        verdict = "ok" if not self.problems else "FAILED: " + " | ".join(self.problems)
-        counts = f"{self.acknowledged} records, {self.segments} segments, {self.leftovers} left over"
-        return f"{self.cell} seed={self.seed} [{self.blows} blows; {counts}] {self.seconds:.1f} s {verdict}"
+    shown: ClassVar = {"kills": "kills", "acknowledged": "records", "segments": "segments", "leftovers": "left over"}
 
 
 class HeldCluster(ReplicatedCluster):
@@ -95,24 +82,16 @@ class HeldCluster(ReplicatedCluster):
     broker_class = HeldBroker
 
 
-class ArchiveMatrix:
+class ArchiveMatrix(Matrix[ArchiveKills]):
     """Brokers and their archive, which the rounds share; they start when a round needs them."""
 
+    played = ArchiveKills
+
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._running = ExitStack()
-        self._numbers = itertools.count(1)
+        super().__init__(directory)
         self._one: HeldBroker | None = None
         self._three: HeldCluster | None = None
         self.url = f"file://{directory}/archive"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
 
     def brokers(self, kind: str) -> dict[int, HeldBroker]:
         """The brokers of a cell's kind by their ids, all of which run."""
@@ -136,26 +115,16 @@ class ArchiveMatrix:
             broker.start()
         return self._three.brokers  # type: ignore[return-value]
 
-    def play(self, cell: Cell, seed: int) -> Played:
-        """One round."""
-        played, begun = Played(cell, seed), time.monotonic()
-        try:
-            brokers = self.brokers(cell.kind)
-            with _Round(self, cell, brokers, f"round-{next(self._numbers)}", seed, played) as round_:
-                round_.play()
-        except Exception as problem:  # the other rounds are played all the same
-            known = isinstance(problem, AssertionError) and str(problem)
-            played.problems.append(str(problem) if known else traceback.format_exc())
-        played.seconds = time.monotonic() - begun
-        return played
+    def _play(self, played: ArchiveKills) -> None:
+        brokers = self.brokers(played.cell.kind)
+        with _Round(self, brokers, f"round-{next(self._numbers)}", played) as round_:
+            round_.play()
 
 
 class _Round:
-    def __init__(
-        self, matrix: ArchiveMatrix, cell: Cell, brokers: dict[int, HeldBroker], topic: str, seed: int, played: Played
-    ) -> None:
-        self._cell, self._brokers, self._topic, self._played = cell, brokers, topic, played
-        self._dice = random.Random(seed)
+    def __init__(self, matrix: ArchiveMatrix, brokers: dict[int, HeldBroker], topic: str, played: ArchiveKills) -> None:
+        self._cell, self._brokers, self._topic, self._played = played.cell, brokers, topic, played
+        self._dice = random.Random(played.seed)
         self._bootstrap = ",".join(broker.bootstrap for broker in brokers.values())
         self._storage = open_storage(matrix.url)
         self._producer = Producer(
@@ -207,7 +176,7 @@ class _Round:
         leader.hold(self._cell.step)
         self._produce(self._dice.randrange(80, 160))
         leader.wait_until_held()
-        self._played.blows += 1
+        self._played.kills += 1
         leader.release()
         if self._cell.kind != "late":
             leader.kill()
@@ -269,7 +238,7 @@ class _Round:
         played.acknowledged, played.segments = len(self._acknowledged), len(manifest.segments)
         played.leftovers = len(left)
         # A log and an aux of each interrupted copy; and the file that a store without rename has as temporary one.
-        assert len(left) <= 3 * played.blows, f"left over: {[one.path for one in left]}"
+        assert len(left) <= 3 * played.kills, f"left over: {[one.path for one in left]}"
         self._read(end)
 
     def _is_archived(self, end: int) -> bool:
@@ -308,47 +277,5 @@ class _Round:
         assert max(counts.values()) == 1, "records came twice"
 
 
-def play_rounds(directory: Path, rounds: int, seed: int, cells: Sequence[Cell] = CELLS) -> list[Played]:
-    """That many rounds, over all cells in turn; a failed round does not end them."""
-    print(f"{rounds} rounds, seed {seed}, in {directory}", flush=True)
-    played: list[Played] = []
-    seeds = random.Random(seed)
-    with ArchiveMatrix(directory) as matrix:
-        for number, cell in zip(range(1, rounds + 1), itertools.cycle(cells), strict=False):
-            played.append(matrix.play(cell, seeds.randrange(10**9)))
-            print(f"{number}/{rounds} {played[-1]}", flush=True)
-    return played
-
-
-def table(played: Iterable[Played]) -> str:
-    """Per cell: rounds, blows, records, objects left over, rounds that failed."""
-    by_cell: defaultdict[str, list[Played]] = defaultdict(list)
-    for each in played:
-        by_cell[str(each.cell)].append(each)
-        by_cell["all"].append(each)
-    lines = [f"{'cell':<20}{'rounds':>7}{'blows':>7}{'records':>9}{'left over':>11}{'failed':>8}"]
-    for name in [*map(str, CELLS), "all"]:
-        if those := by_cell.get(name, []):
-            sums = [sum(row) for row in zip(*((o.blows, o.acknowledged, o.leftovers) for o in those), strict=True)]
-            failed = sum(bool(one.problems) for one in those)
-            lines.append(f"{name:<20}{len(those):>7}{sums[0]:>7}{sums[1]:>9}{sums[2]:>11}{failed:>8}")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    by_name = {str(cell): cell for cell in CELLS}
-    parser.add_argument("--cells", nargs="+", choices=by_name, default=list(by_name))
-    parser.add_argument("--directory", type=Path, default=None)
-    given = parser.parse_args()
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="archive-kills-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    played = play_rounds(directory, given.rounds, given.seed, [by_name[name] for name in given.cells])
-    print(table(played))
-    sys.exit(any(one.problems for one in played))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, ArchiveMatrix, CELLS)

@@ -171,9 +171,9 @@ class _Maker:
             case "boolean":
                 return self.pick(b"\0", b"\1")
             case "int":
-                return _long(self._draw(st.integers(-(2**31), 2**31 - 1) | st.integers(-200, 200)))
+                return long(self._draw(st.integers(-(2**31), 2**31 - 1) | st.integers(-200, 200)))
             case "long":
-                return _long(self._draw(st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)))
+                return long(self._draw(st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)))
             case "float":
                 return struct.pack("<f", self._draw(st.floats(width=32, allow_nan=False)))
             case "double":
@@ -185,7 +185,7 @@ class _Maker:
             case "fixed":
                 return self._draw(st.binary(min_size=one.size, max_size=one.size))
             case "enum":
-                return _long(self._draw(st.integers(0, len(one.symbols) - 1)))
+                return long(self._draw(st.integers(0, len(one.symbols) - 1)))
             case "record":
                 return b"".join(self.encoded(field.type, depth + 1) for field in one.fields)
             case "array" | "map":
@@ -194,7 +194,7 @@ class _Maker:
         if depth > 6:
             choices = [min(choices, key=lambda index: _weight(one.inner[index]))]
         index = self.pick(*choices)
-        return _long(index) + self.encoded(one.inner[index], depth + 1)
+        return long(index) + self.encoded(one.inner[index], depth + 1)
 
     def _items(self, one: _Type, depth: int) -> bytes:
         made = b""
@@ -204,9 +204,9 @@ class _Maker:
             first = self.pick(b"k", b"k", b"k", b"\xff")
             items = [_sized(first + str(n).encode()) + item for n, item in enumerate(items)]
         if items and self.chance(20):
-            made = _long(-len(items)) + _long(len(b"".join(items))) + b"".join(items)
+            made = long(-len(items)) + long(len(b"".join(items))) + b"".join(items)
         elif items:
-            made = _long(len(items)) + b"".join(items)
+            made = long(len(items)) + b"".join(items)
         return made + b"\0"
 
     def default(self, one: _Type, depth: int = 0) -> Any:
@@ -373,7 +373,7 @@ def _weight(one: _Type) -> int:
     return {"record": 3, "array": 1, "map": 1, "union": 2}.get(one.kind, 0)
 
 
-def _long(value: int) -> bytes:
+def long(value: int) -> bytes:
     value = (value << 1) ^ (value >> 63)
     made = bytearray()
     while value > 0x7F:
@@ -383,7 +383,7 @@ def _long(value: int) -> bytes:
 
 
 def _sized(raw: bytes) -> bytes:
-    return _long(len(raw)) + raw
+    return long(len(raw)) + raw
 
 
 def full_named(schema: Any, space: str = "", named: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

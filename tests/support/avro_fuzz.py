@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
@@ -27,6 +27,7 @@ from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases
+from tests.support.example_search import search
 from tests.support.requirements import Unavailable
 from tests.support.source_tree import ROOT
 
@@ -56,6 +57,7 @@ def sanitized(directory: Path, number: int, examples: int) -> str:
     include = sysconfig.get_paths()["include"]
     subprocess.run([compiler, *_FLAGS, f"-I{include}", *sources, "-o", str(kernel)], check=True)
     environment = {"LD_PRELOAD": library.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    environment |= {"PYTHONPATH": ""}  # has a directory that spares what tests start the import of Hypothesis
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.avro_fuzz", str(kernel), str(number), str(examples)],
         env=os.environ | environment,
@@ -70,19 +72,9 @@ def sanitized(directory: Path, number: int, examples: int) -> str:
 
 def fuzz(kernel: Kernel, number: int, examples: int) -> int:
     """The number of values that were read."""
-    count = 0
 
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases(), st.lists(st.binary(max_size=40), min_size=2, max_size=8), st.data())
-    def each(case: Case, hostile: list[bytes], data: st.DataObject) -> None:
-        nonlocal count
+    def read(drawn: tuple[Case, list[bytes], st.DataObject], counts: Counter[str]) -> None:
+        case, hostile, data = drawn
         program = _program(case)
         if program is None:
             return
@@ -92,10 +84,10 @@ def fuzz(kernel: Kernel, number: int, examples: int) -> int:
             values += [raw[:at] + data.draw(st.binary(max_size=10)) + raw[at + 1 :] for at in range(0, len(raw), 3)]
         for raw in values:
             _read(kernel, program, raw)
-            count += 1
+        counts["values"] += len(values)
 
-    each()
-    return count
+    drawn = st.tuples(cases(), st.lists(st.binary(max_size=40), min_size=2, max_size=8), st.data())
+    return search(number, examples, drawn, read)["values"]
 
 
 def _program(case: Case) -> BatchProgram | None:

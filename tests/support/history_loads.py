@@ -115,12 +115,10 @@ class HistoryLoads:
 
 
 def use_catalog(home: Path, name: str = CATALOG) -> None:
-    """Have a catalog in SQLite in this directory, for this process, its children, and Spark's workers, which know the
-    environment of the time when Spark was started."""
+    """Have a catalog in SQLite in this directory, for this process, its children, and Spark's workers. Only the file of
+    PYICEBERG_HOME tells it: workers keep the environment of when Spark was started, which outdoes the file."""
     home.mkdir(exist_ok=True)
     settings = {"uri": f"sqlite:///{home}/catalog.db", "warehouse": f"file://{home}/warehouse"}
-    for key, value in settings.items():
-        os.environ[f"PYICEBERG_CATALOG__{name.upper()}__{key.upper()}"] = value
     lines = ["catalog:", f"  {name}:", *(f"    {key}: {value}" for key, value in settings.items())]
     file = Path(os.environ["PYICEBERG_HOME"], ".pyiceberg.yaml")
     file.with_suffix(".new").write_text("\n".join(lines))

@@ -7,9 +7,10 @@ kill_round.py and tests/faults/test_kill_matrix.py.
 from __future__ import annotations
 
 import enum
-import random
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from tests.support import kill_rounds
 
 
 class Victim(enum.Enum):
@@ -119,19 +120,9 @@ FAST = (
 """Every victim once and every job, on one Spark with separate executors; the driver last, for it costs another one."""
 
 
-def schedule(
-    rounds: int, seed: int, jobs: Collection[Job] = frozenset(Job), victims: Collection[Victim] = frozenset(Victim)
-) -> list[Cell]:
-    """`rounds` cells, every one (of those jobs and victims) as often as any other to within one, in a drawn order.
-
-    Every other time a cell comes up it is played with separate executors.
-    """
-    dice = random.Random(seed)
-    wanted = [cell for cell in CELLS if cell.job in jobs and cell.victim in victims]
-    drawn: list[Cell] = []
-    for turn in range(rounds // len(wanted) + 1):
-        drawn += [
-            replace(cell, separate_executors=turn % 2 == 1 or cell.separate_executors)
-            for cell in dice.sample(wanted, len(wanted))
-        ]
-    return drawn[:rounds]
+def schedule(rounds: int, seed: int, cells: Sequence[Cell] = CELLS) -> list[Cell]:
+    """As that of kill_rounds.py. Every other time a cell comes up it is played with separate executors."""
+    return [
+        replace(cell, separate_executors=number // len(cells) % 2 == 1 or cell.separate_executors)
+        for number, cell in enumerate(kill_rounds.schedule(rounds, seed, cells))
+    ]

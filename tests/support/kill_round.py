@@ -1,6 +1,6 @@
 """One round of the kill matrix: a job over new data, blows at random moments, the job again until it ends well, audit.
 
-`Matrix` holds what rounds share (servers, Sparks, how long jobs take); `Matrix.play` runs a round and says what came of
+`JobMatrix` holds what rounds share (servers, Sparks, how long jobs take); its `play` runs a round and says what came of
 it. All chances of a round are drawn from its seed; moments are shares of the time such a job took before, or fall
 shortly after something the job tells of. Used by kill_matrix.py.
 """
@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import itertools
 import json
 import os
 import random
 import shutil
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -32,9 +29,9 @@ from tests.support.hdfs import CLIENT_OPTIONS as HDFS_CLIENT_OPTIONS
 from tests.support.job_output import committed_copies, rows_of_load, rows_of_read, rows_of_stream, wait_until_stable
 from tests.support.kill_cells import OF_CLUSTER, Cell, Job, Place, Reading, Victim
 from tests.support.kill_host import Attempt, SparkHost
+from tests.support.kill_rounds import Matrix, Played
 from tests.support.kill_servers import Servers
 from tests.support.record_audit import audit_copies, audit_rows
-from tests.support.requirements import Unavailable
 from tests.support.spark_home import shared_spark_home
 from tests.support.topic_data import TopicData
 from tests.support.topics import DEFAULT_REPLICATION
@@ -258,57 +255,51 @@ _FIRST_GUESS = 5.0  # seconds a job takes
 
 
 @dataclass
-class Played:
-    """What came of a round. `kills` are those that hit a job that was running, `tries` all its runs."""
+class JobKills(Played):
+    """`tries` are all runs of the job, `aims` those that were aimed at."""
 
-    cell: Cell
-    seed: int
-    kills: int = 0
     tries: int = 0
     aims: int = 0
-    seconds: float = 0.0
-    steps: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        verdict = "ok" if not self.problems else "FAILED: " + " | ".join(self.problems)
-        return f"{self.cell} seed={self.seed} [{'; '.join(self.steps)}] {self.seconds:.1f} s {verdict}"
+    shown: ClassVar = {"kills": "kills", "restarts": "restarts"}
+
+    @property
+    def restarts(self) -> int:
+        """Runs beyond one."""
+        return self.tries - 1
 
 
-class Matrix:
-    """Servers and Sparks that rounds share; `directory` takes all they write. `guarded`: as of `Servers`."""
+class JobMatrix(Matrix[JobKills]):
+    """Servers and Sparks that rounds share. `guarded`: as of `Servers`."""
+
+    played = JobKills
 
     def __init__(self, directory: Path, *, guarded: bool = False) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self.servers = Servers(directory, guarded=guarded)
         self.home = shared_spark_home()
         self.home.archive_classes()
-        self._numbers = itertools.count(1)
         self._hosts: dict[bool, SparkHost] = {}
         self._fresh: set[SparkHost] = set()
         self._graves: list[SparkHost] = []
         self._pace: dict[tuple[Job, bool, bool], float] = {}
 
-    def play(self, cell: Cell, seed: int) -> Played:
-        """One round. Its files stay when it failed. Raises Unavailable where there can be no HDFS."""
-        played, begun = Played(cell, seed), time.monotonic()
+    def _play(self, played: JobKills) -> None:
+        """The files of a round stay when it failed. Raises Unavailable where there can be no HDFS."""
+        work = work_of(played.cell, self.servers, self._directory / "output", next(self._numbers))
         try:
-            work = work_of(cell, self.servers, self._directory / "output", next(self._numbers))
             _Round(self, work, played).run()
-            if not played.problems:
-                work.remove()
-        except Unavailable:
-            raise
-        except Exception as problem:  # the other rounds are played all the same
-            played.problems.append(str(problem) if isinstance(problem, AssertionError) else traceback.format_exc())
+        except Exception:
             for host in self._hosts.values():  # whatever they are in the middle of
                 host.kill_driver()
-        finally:
-            for host in self._graves:
-                host.close()
-            self._graves.clear()
-        played.seconds = time.monotonic() - begun
-        return played
+            raise
+        if not played.problems:
+            work.remove()
+
+    def _end(self, played: JobKills) -> None:
+        for host in self._graves:
+            host.close()
+        self._graves.clear()
 
     def host(self, separate_executors: bool) -> SparkHost:
         """A Spark that takes jobs; a new one when the last is dead."""
@@ -342,14 +333,12 @@ class Matrix:
         return work.job, host.separate_executors, host in self._fresh
 
     def __enter__(self) -> Self:
-        self.servers.__enter__()
+        self._running.enter_context(self.servers)
+        self._running.callback(self._close_hosts)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _close_hosts(self) -> None:
         with contextlib.ExitStack() as closing:
-            closing.callback(self.servers.__exit__, kind, error, trace)
             for host in [*self._graves, *self._hosts.values()]:
                 closing.callback(host.close)
 
@@ -357,7 +346,7 @@ class Matrix:
 class _Round:
     """The chances and the course of one round."""
 
-    def __init__(self, matrix: Matrix, work: Work, played: Played) -> None:
+    def __init__(self, matrix: JobMatrix, work: Work, played: JobKills) -> None:
         self._matrix, self._work, self._played = matrix, work, played
         self._cell = played.cell
         self._dice = random.Random(played.seed)

@@ -27,6 +27,7 @@ from pyiceberg.table import Table
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
 from spark_connector.loads.addresses import DatabaseAddress
+from spark_connector.loads.compaction import CompactionOptions, CompactionResult
 from spark_connector.loads.database.database_log import DatabaseCommitLog
 from spark_connector.loads.database.database_table import DatabaseDestination, TableName
 from spark_connector.loads.database.sql import open_engine
@@ -49,6 +50,8 @@ from spark_connector.loads.write_options import FILES, written_as
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.fake_s3 import FakeS3
+
+COMPACT_ALL = CompactionOptions(rewindable_s=0)
 
 Row = tuple[str, int, int]
 """(topic, partition, offset)"""
@@ -192,7 +195,55 @@ class TableWorld:
 World = TypeVar("World", bound=TableWorld)
 
 
-class DeltaWorld(TableWorld):
+class CompactionWorld(TableWorld):
+    """A table of files, which can be compacted."""
+
+    last_step_before_commit = 1
+    """Of a compaction; its tasks write beside the steps."""
+
+    def compact(self, options: CompactionOptions = COMPACT_ALL, crash: CrashPoint | None = None) -> CompactionResult:
+        with self.opened(crash or CrashPoint()) as site:
+            done: CompactionResult = site.compaction().run(options)
+            return done
+
+    def load_more(self, loads: int = 3) -> None:
+        """As many loads of two files each, and new data."""
+        for _ in range(loads):
+            self.load()
+            self.grow()
+
+    def read(self) -> pa.Table:
+        """The whole table, by a reader that is not ours."""
+        raise NotImplementedError
+
+    def rows(self) -> list[str]:
+        return sorted(map(str, self.read().to_pylist()))
+
+    def files(self) -> list[str]:
+        """The URLs of the files of its newest state."""
+        raise NotImplementedError
+
+    def delete(self, where: str) -> None:
+        """As another program does."""
+        raise NotImplementedError
+
+    def storage(self) -> Storage:
+        """Where its files are."""
+        raise NotImplementedError
+
+    def intents(self) -> list[str]:
+        """Of compactions that have begun."""
+        return self.storage().names("_staging/compaction")
+
+    def left(self) -> list[str]:
+        """Intents of compactions, and files of theirs that no state of the table has named."""
+        return [*self.intents(), *self._unnamed()]
+
+    def _unnamed(self) -> list[str]:
+        raise NotImplementedError
+
+
+class DeltaWorld(CompactionWorld):
     """A Delta table in a directory."""
 
     def __init__(self, output: Storage, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
@@ -222,6 +273,23 @@ class DeltaWorld(TableWorld):
             named.append(replace(file, name=name))
         return sealed.completed({range.tp: range.size for range in record.ranges}, _sizes(named)), named
 
+    def read(self) -> pa.Table:
+        return DeltaTable(self.output.url).to_pyarrow_table()
+
+    def files(self) -> list[str]:
+        return DeltaTable(self.output.url).file_uris()
+
+    def delete(self, where: str) -> None:
+        DeltaTable(self.output.url).delete(where)
+
+    def storage(self) -> Storage:
+        return self.output
+
+    def _unnamed(self) -> list[str]:
+        """Directories of compactions."""
+        committed = str(DeltaTable(self.output.url).history())
+        return [name for name in self.output.names("compacted") if name not in committed]
+
     def visible(self) -> list[Row]:
         options = self.output.object_store_options
         if not DeltaTable.is_deltatable(self.output.url, options):
@@ -238,8 +306,10 @@ class DeltaWorld(TableWorld):
         return staged + sorted(name for name in directories - loads if f"{self.group}-0" in name)
 
 
-class IcebergWorld(TableWorld):
+class IcebergWorld(CompactionWorld):
     """An Iceberg table in a catalog that `add_catalog` has configured."""
+
+    last_step_before_commit = 2
 
     def __init__(
         self,
@@ -275,6 +345,24 @@ class IcebergWorld(TableWorld):
     def table(self) -> Table:
         """As another program has it."""
         return open_catalog(self.catalog).load_table(self.target.iceberg_name.identifier)
+
+    def read(self) -> pa.Table:
+        return self.table().scan().to_arrow()
+
+    def files(self) -> list[str]:
+        return [task.file.file_path for task in self.table().scan().plan_files()]
+
+    def delete(self, where: str) -> None:
+        self.table().delete(where)
+
+    def storage(self) -> Storage:
+        return storage_of(self.table())
+
+    def _unnamed(self) -> list[str]:
+        table = self.table()
+        named = set(table.inspect.all_data_files().column("file_path").to_pylist())
+        written = storage_of(table).tree_sizes("data/compacted")
+        return [name for name in written if f"{table.location()}/data/compacted/{name}" not in named]
 
     def visible(self) -> list[Row]:
         if not open_catalog(self.catalog).table_exists(self.target.iceberg_name.identifier):

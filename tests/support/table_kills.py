@@ -1,6 +1,6 @@
 """Many rounds of loads into tables that are killed, and the table of what came of them.
 
-    python -m tests.support.table_kills [--rounds 200] [--seed N] [--cells iceberg-append,…] [--directory D]
+    python -m tests.support.table_kills [--rounds 200] [--seed N] [--cells iceberg-* …] [--directory D]
 
 A round produces records, starts the job of the cell in a process of its own, kills it with SIGKILL at a drawn moment
 (held at a step between files and commit, or so long after a step), now and then beside a rival of the same group, and
@@ -13,27 +13,21 @@ tests/faults/test_table_kills.py plays every cell once, and 200 rounds in the sl
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import itertools
 import multiprocessing
 import os
 import random
 import shutil
-import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.kill_rounds import Matrix, Played, command
 from tests.support.table_works import CELLS, Audit, Cell, Sites, Work, jobs
 
 _ENDS_S = 120.0  # a round's run takes a second or two
@@ -129,48 +123,33 @@ class Run:
 
 
 @dataclass
-class Played:
-    """What came of a round. `kills` hit a job that was running; `tries` are all its runs but rivals'."""
+class TableKills(Played):
+    """`refused` are runs whose rival was quicker."""
 
-    cell: Cell
-    seed: int
-    kills: int = 0
-    tries: int = 0
     rivals: int = 0
     refused: int = 0
-    seconds: float = 0.0
-    steps: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        verdict = "ok" if not self.problems else "FAILED: " + " | ".join(self.problems)
-        return f"{self.cell} seed={self.seed} [{'; '.join(self.steps)}] {self.seconds:.1f} s {verdict}"
+    shown: ClassVar = {"kills": "kills", "rivals": "rivals", "refused": "refused"}
 
 
-class TableMatrix:
-    """A broker and the places of tables, which rounds share; `directory` takes all they write."""
+class TableMatrix(Matrix[TableKills]):
+    """A broker and the places of tables, which rounds share."""
+
+    played = TableKills
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._running = contextlib.ExitStack()
-        self._numbers = itertools.count(1)
+        super().__init__(directory)
         self._paces: dict[tuple[Cell, str], float] = {}
 
-    def play(self, cell: Cell, seed: int) -> Played:
-        """One round. Its files stay when it failed."""
-        played, begun = Played(cell, seed), time.monotonic()
+    def _play(self, played: TableKills) -> None:
+        """The files of a round stay when it failed."""
         directory = self._directory / f"round-{next(self._numbers)}"
         directory.mkdir(parents=True)
-        try:
-            work = cell.work(self.broker.bootstrap, self.sites, directory, seed)
-            _Round(self, work, played).play()
-            work.close()
-        except Exception as problem:  # the other rounds are played all the same
-            played.problems.append(str(problem) if isinstance(problem, AssertionError) else traceback.format_exc())
+        work = played.cell.work(self.broker.bootstrap, self.sites, directory, played.seed)
+        _Round(self, work, played).play()
+        work.close()
         if not played.problems:
             shutil.rmtree(directory)
-        played.seconds = time.monotonic() - begun
-        return played
 
     def pace(self, cell: Cell, step: str) -> float:
         """Seconds from the step to the end of an undisturbed run."""
@@ -187,16 +166,11 @@ class TableMatrix:
         self.sites = self._running.enter_context(Sites())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
-
 
 class _Round:
     """The chances and the course of one round."""
 
-    def __init__(self, matrix: TableMatrix, work: Work, played: Played) -> None:
+    def __init__(self, matrix: TableMatrix, work: Work, played: TableKills) -> None:
         self._matrix, self._work, self._played = matrix, work, played
         self._dice = random.Random(played.seed)
 
@@ -230,7 +204,6 @@ class _Round:
         share = self._dice.random()
         run = Run(self._work, job, step if is_held else None)
         rival = Run(self._work, job) if self._dice.random() < _RIVAL else None
-        self._played.tries += 1
         try:
             deadline = time.monotonic() + _ENDS_S
             ended = run.follow(deadline, step)
@@ -258,7 +231,6 @@ class _Round:
         """Run the job until it ends well."""
         for _ in range(_TRIES):
             run = Run(self._work, job)
-            self._played.tries += 1
             try:
                 assert run.follow(time.monotonic() + _ENDS_S), f"{job} hangs"
                 self._take(run, job)
@@ -284,55 +256,5 @@ class _Round:
         self._played.problems += [problem for problem in problems if problem not in self._played.problems]
 
 
-def schedule(rounds: int, seed: int, cells: Sequence[Cell] = CELLS) -> list[Cell]:
-    """`rounds` cells, every one as often as any other to within one, in a drawn order."""
-    dice = random.Random(seed)
-    drawn = [cell for _ in range(rounds // len(cells) + 1) for cell in dice.sample(cells, len(cells))]
-    return drawn[:rounds]
-
-
-def play_rounds(directory: Path, rounds: int, seed: int, cells: Sequence[Cell] = CELLS) -> list[Played]:
-    """That many rounds, over all cells in turn; a failed round does not end them."""
-    print(f"{rounds} rounds, seed {seed}, in {directory}", flush=True)
-    played: list[Played] = []
-    seeds = random.Random(seed)
-    with TableMatrix(directory) as matrix:
-        for number, cell in enumerate(schedule(rounds, seed, cells), start=1):
-            played.append(matrix.play(cell, seeds.randrange(10**9)))
-            print(f"{number}/{rounds} {played[-1]}", flush=True)
-    return played
-
-
-def table(played: Iterable[Played]) -> str:
-    """Per cell: rounds, kills that hit, rivals, refusals of one who came too late, rounds that failed."""
-    by_cell: defaultdict[str, list[Played]] = defaultdict(list)
-    for each in played:
-        by_cell[str(each.cell)].append(each)
-        by_cell["all"].append(each)
-    lines = [f"{'cell':<24}{'rounds':>7}{'kills':>7}{'rivals':>8}{'refused':>9}{'failed':>8}"]
-    for name in [*map(str, CELLS), "all"]:
-        if those := by_cell.get(name, []):
-            numbers = [sum(values) for values in zip(*((o.kills, o.rivals, o.refused) for o in those), strict=True)]
-            kills, rivals, refused = numbers
-            failed = sum(bool(one.problems) for one in those)
-            lines.append(f"{name:<24}{len(those):>7}{kills:>7}{rivals:>8}{refused:>9}{failed:>8}")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--cells", default=",".join(map(str, CELLS)))
-    parser.add_argument("--directory", type=Path, default=None)
-    given = parser.parse_args()
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="table-kills-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    wanted = set(given.cells.split(","))
-    played = play_rounds(directory, given.rounds, given.seed, [cell for cell in CELLS if str(cell) in wanted])
-    print(table(played))
-    sys.exit(any(one.problems for one in played))
-
-
 if __name__ == "__main__":
-    main()
+    command(__doc__, TableMatrix, CELLS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,8 @@ from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper import operations, znodes
 from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.metadata_move import METADATA_FILE, move_into_zookeeper, standalone_store
-from broker.zookeeper.operations import Operation
 from broker.zookeeper.registry import Registry
-
-
-class FailingStore(LocalStore):
-    """In place of a ZooKeeper: answers some writes and then no more."""
-
-    writes_left = 1_000_000
-
-    def transaction(self, operations: Iterable[Operation]) -> list[Any]:
-        self._count()
-        return super().transaction(operations)
-
-    def create(self, path: str, data: bytes = b"", **how: Any) -> str:
-        self._count()
-        return super().create(path, data, **how)
-
-    def _count(self) -> None:
-        if self.writes_left == 0:
-            raise ConnectionFailed("of the test")
-        self.writes_left -= 1
+from tests.support.failing_store import FailingStore
 
 
 @pytest.fixture

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import collections
+import functools
 import json
-import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
@@ -26,9 +25,10 @@ from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.arrow_values import exact
-from tests.support.avro_cases import Case, cases
+from tests.support.avro_cases import Case, cases, long
 from tests.support.avro_fuzz import sanitized
 from tests.support.codec_choice import BUILT, using
+from tests.support.example_search import search, search_on
 from tests.support.randomness import seed_of
 from tests.support.requirements import Unavailable, give_up
 
@@ -92,17 +92,9 @@ def schema_pair(avro: Any) -> Pair:
     return Pair(json.dumps(avro), json.dumps(avro))
 
 
-def long(value: int) -> bytes:
-    value = (value << 1) ^ (value >> 63)
-    made = bytearray()
-    while value > 0x7F:
-        made.append((value & 0x7F) | 0x80)
-        value >>= 7
-    return bytes([*made, value])
-
-
-def compare(kernel: Kernel, case: Case, hostile: list[bytes], begin: int, counts: collections.Counter[str]) -> None:
+def compare(kernel: Kernel, drawn: tuple[Case, list[bytes], int], counts: Counter[str]) -> None:
     """Values of the case, whole, cut at every place and with wrong bytes in them; and bytes that are none."""
+    case, hostile, begin = drawn
     counts["pairs"] += 1
     both = pair(case)
     if both is None:
@@ -124,40 +116,24 @@ def compare(kernel: Kernel, case: Case, hostile: list[bytes], begin: int, counts
             assert found[row] == expected, (case, raw)
 
 
-def search(kernel: Kernel, number: int, examples: int) -> collections.Counter[str]:
-    counts: collections.Counter[str] = collections.Counter()
+DRAWN = st.tuples(cases(), st.lists(st.binary(max_size=40), max_size=3), st.integers(0, 3))
 
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases(), st.lists(st.binary(max_size=40), max_size=3), st.integers(0, 3))
-    def each(case: Case, hostile: list[bytes], begin: int) -> None:
-        compare(kernel, case, hostile, begin, counts)
 
-    each()
+def search_kernel(kernel: Kernel, examples: int, number: int) -> Counter[str]:
+    counts = search(number, examples, DRAWN, functools.partial(compare, kernel))
     assert counts["good, but left to Python"] < counts["good"] / 20
     assert counts["pairs not by columns"] < counts["pairs"] / 4
     return counts
 
 
 def test_the_kernel_decodes_as_python_does(kernel: Kernel) -> None:
-    print(f"seed {SEED}: {dict(search(kernel, SEED, 150))}")
+    print(f"seed {SEED}: {dict(search_kernel(kernel, 150, SEED))}")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(HOUR_S)
 def test_ten_minutes_of_values_are_decoded_as_python_does(kernel: Kernel) -> None:
-    counts: collections.Counter[str] = collections.Counter()
-    begin, number = time.monotonic(), SEED
-    while time.monotonic() - begin < HOUR_S / 6:
-        number += 1
-        counts += search(kernel, number, 1000)
-    print(f"seeds {SEED + 1} to {number}: {dict(counts)}")
+    search_on(HOUR_S / 6, SEED, functools.partial(search_kernel, kernel, 1000))
 
 
 @pytest.mark.slow

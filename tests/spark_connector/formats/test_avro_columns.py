@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
@@ -17,6 +17,7 @@ from spark_connector.formats.avro_schema import parse_avro
 from spark_connector.formats.schema_text import parse_spark_json
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases
+from tests.support.example_search import search
 from tests.support.java_process import SPARK_JARS, JavaProcess, exceptions_of_py4j
 from tests.support.randomness import seed_of
 from tests.support.requirements import Unavailable, give_up
@@ -130,28 +131,15 @@ def test_a_decimal_that_spark_has_not_is_refused_by_both(spark: JavaProcess) -> 
 
 
 def test_types_of_any_schema_are_sparks(spark: JavaProcess) -> None:
-    compared = 0
-
-    @seed(SEED)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases())
-    def each(case: Case) -> None:
-        nonlocal compared
+    def compare(case: Case, counts: Counter[str]) -> None:
         for schema in (case.writer, case.reader):
             found, expected = ours(schema, 2), theirs(spark, schema, 2)
             if isinstance(found, str) or isinstance(expected, str):
                 continue  # arrays that we refuse, structs without fields
-            compared += 1
+            counts["compared"] += 1
             assert found == expected, schema
 
-    each()
-    assert compared > EXAMPLES
+    assert search(SEED, EXAMPLES, cases(), compare)["compared"] > EXAMPLES
 
 
 def test_levels_that_multiply_the_fields_without_a_bound_are_refused() -> None:

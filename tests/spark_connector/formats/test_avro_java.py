@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
+import functools
 import json
-import time
+from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from hypothesis import assume
 from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
@@ -20,6 +20,7 @@ from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases, full_named
+from tests.support.example_search import search, search_on
 from tests.support.java_process import SPARK_JARS, JavaProcess, exceptions_of_py4j
 from tests.support.randomness import examples, seed_of
 from tests.support.requirements import Unavailable, give_up
@@ -249,7 +250,7 @@ def nulls(value: Any, kind: pa.DataType) -> Any:
     return value
 
 
-def compare(java: AvroJava, case: Case, counts: collections.Counter[str]) -> None:
+def compare(java: AvroJava, case: Case, counts: Counter[str]) -> None:
     kind, found = ours(case)
     try:
         expected = [Refused("")] * len(found) if kind is None else theirs(java, case, kind)
@@ -275,32 +276,13 @@ def compare(java: AvroJava, case: Case, counts: collections.Counter[str]) -> Non
             assert one == other, (value, case)
 
 
-def search(java: AvroJava, number: int, examples: int) -> collections.Counter[str]:
-    counts: collections.Counter[str] = collections.Counter()
-
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases())
-    def each(case: Case) -> None:
-        compare(java, case, counts)
-
-    try:
-        each()
-    except AssertionError as error:
-        raise AssertionError(f"seed {number}: {error}") from error
-    return counts
+def search_java(java: AvroJava, number: int) -> Counter[str]:
+    return search(number, EXAMPLES, cases(), functools.partial(compare, java))
 
 
 @pytest.mark.timeout(600)
 def test_values_are_read_as_java_reads_them(java: AvroJava) -> None:
-    counts = search(java, SEED, EXAMPLES)
+    counts = search_java(java, SEED)
     print(f"seed {SEED}, {EXAMPLES} pairs of schemas, values: {dict(counts)}")
     assert counts["equal"] > EXAMPLES / 2
     assert counts["both refuse"] > EXAMPLES / 20
@@ -309,10 +291,4 @@ def test_values_are_read_as_java_reads_them(java: AvroJava) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * HOUR_S)
 def test_an_hour_of_values_is_read_as_java_reads_them(java: AvroJava) -> None:
-    """Other seeds one after the other."""
-    counts: collections.Counter[str] = collections.Counter()
-    begin, number = time.monotonic(), SEED
-    while time.monotonic() - begin < HOUR_S:
-        number += 1
-        counts += search(java, number, EXAMPLES)
-    print(f"seeds {SEED + 1} to {number}, {EXAMPLES} pairs of schemas each, values: {dict(counts)}")
+    search_on(HOUR_S, SEED, functools.partial(search_java, java))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import collections
-import time
+import functools
+from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
@@ -16,6 +15,7 @@ from spark_connector.formats.avro_derived import derived_schema
 from spark_connector.formats.avro_encoder import AvroEncoder
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_writes import Refusal, SparkAvro, Write, spark_avro_or_give_up, writes
+from tests.support.example_search import search, search_on
 from tests.support.java_process import exceptions_of_py4j
 from tests.support.randomness import examples, seed_of
 
@@ -39,8 +39,18 @@ def ours(case: Write) -> list[bytes | Refusal] | Refusal:
     return [Refusal(made.bad[row]) if row in made.bad else raw for row, raw in enumerate(made.values.to_pylist())]
 
 
-def compare(spark: SparkAvro, case: Write, counts: collections.Counter[str]) -> None:
-    found, expected = ours(case), spark.write(case)
+def compare(spark: SparkAvro, case: Write, counts: Counter[str]) -> None:
+    """The bytes of its rows; and the schema that either makes of its type."""
+    compare_rows(ours(case), spark.write(case), case, counts)
+    kind = case.rows.type
+    assert spark.derived(kind).equals(spark.parsed(derived_schema(kind).text)), kind
+    counts["equal schemas"] += 1
+
+
+Written = list[bytes | Refusal] | Refusal
+
+
+def compare_rows(found: Written, expected: Written, case: Write, counts: Counter[str]) -> None:
     if isinstance(found, Refusal) or isinstance(expected, Refusal):
         counts["schemas that both refuse"] += 1
         assert isinstance(found, Refusal), (expected, found, case)
@@ -56,35 +66,13 @@ def compare(spark: SparkAvro, case: Write, counts: collections.Counter[str]) -> 
             assert one == other, case
 
 
-def search(spark: SparkAvro, number: int, examples: int) -> collections.Counter[str]:
-    counts: collections.Counter[str] = collections.Counter()
-
-    @seed(number)
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        report_multiple_bugs=False,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(writes())
-    def each(case: Write) -> None:
-        compare(spark, case, counts)
-        kind = case.rows.type
-        assert spark.derived(kind).equals(spark.parsed(derived_schema(kind).text)), kind
-        counts["equal schemas"] += 1
-
-    try:
-        each()
-    except AssertionError as error:
-        raise AssertionError(f"seed {number}: {error}") from error
-    return counts
+def search_spark(spark: SparkAvro, number: int) -> Counter[str]:
+    return search(number, EXAMPLES, writes(), functools.partial(compare, spark))
 
 
 @pytest.mark.timeout(600)
 def test_rows_are_written_as_spark_writes_them(spark: SparkAvro) -> None:
-    counts = search(spark, SEED, EXAMPLES)
+    counts = search_spark(spark, SEED)
     print(f"seed {SEED}, {EXAMPLES} schemas: {dict(counts)}")
     assert counts["equal bytes"] > EXAMPLES / 2
     assert counts["rows that both refuse"] > EXAMPLES / 20
@@ -105,10 +93,4 @@ def test_names_that_avro_does_not_have_are_refused_as_by_spark(spark: SparkAvro,
 @pytest.mark.slow
 @pytest.mark.timeout(2 * HOUR_S)
 def test_an_hour_of_rows_is_written_as_spark_writes_them(spark: SparkAvro) -> None:
-    """Other seeds one after the other."""
-    counts: collections.Counter[str] = collections.Counter()
-    begin, number = time.monotonic(), SEED
-    while time.monotonic() - begin < HOUR_S:
-        number += 1
-        counts += search(spark, number, EXAMPLES)
-    print(f"seeds {SEED + 1} to {number}, {EXAMPLES} schemas each: {dict(counts)}")
+    search_on(HOUR_S, SEED, functools.partial(search_spark, spark))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -14,26 +13,18 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_connector.errors import ConnectorError
-from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.json_decoder import FramedJson, JsonDecoder
 from spark_connector.formats.record_decoder import column_decoder
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_decoder import Decoded
 from spark_connector.formats.value_format import AvroSchema, ColumnFormat, RegistrySettings
-from tests.support.schema_registry import Registry, schema_registry
+from tests.support.schema_registry import Registry
 
 AVRO = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
 JSON = json.dumps({"title": "R", "type": "object", "properties": {"id": {"type": "integer"}}})
 KIND = pa.struct([("id", pa.int64()), ("name", pa.string())])
 CONTEXT = SerializationContext("t", MessageField.VALUE)
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
-    with schema_registry() as running:
-        yield running
 
 
 def ours(registry: Registry) -> SchemaRegistry:

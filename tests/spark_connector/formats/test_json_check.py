@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.formats import schema_registry as module
 from spark_connector.formats.json_check import CheckedJson
 from spark_connector.formats.record_encoder import RecordEncoder, column_encoder, loaded
 from spark_connector.formats.value_encoder import Encoded
 from spark_connector.formats.value_format import JsonSchema, RegistrySettings, SchemaSubject
 from spark_connector.formats.write_format import ALL_COLUMNS, ColumnWrite, JsonText, SubjectStrategy, WriteFormats
 from spark_connector.options.write_options import parse_write_options
-from tests.support.schema_registry import Registry, schema_registry
+from tests.support.schema_registry import Registry
 
 ORDER = {
     "title": "Order",
@@ -240,13 +238,6 @@ def test_the_rows_that_are_bad_are_those_that_are_not_valid(data: st.DataObject,
     assert [value for row, value in enumerate(written.to_pylist()) if row not in expected] == [
         value for row, value in enumerate(made.values.to_pylist()) if row not in expected
     ]
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
-    with schema_registry() as running:
-        yield running
 
 
 def written(registry: Registry, topic: str | None = "orders", **more: Any) -> list[bytes | None]:

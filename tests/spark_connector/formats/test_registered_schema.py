@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,12 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
-from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_encoder import AvroEncoder
 from spark_connector.formats.registered_schema import SinkColumn, registered_avro
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import AvroSchema, RegistrySettings, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
-from tests.support.schema_registry import Registry, schema_registry
+from tests.support.schema_registry import Registry
 
 ORDER = json.dumps(
     {
@@ -41,13 +39,6 @@ ROWS = [{"id": 1, "note": "é"}, {"id": -(2**40), "note": None}]
 COLUMNS = pa.struct([("id", pa.int64()), ("note", pa.string())])
 VALUE = SinkColumn("value", "orders")
 AVRO = ColumnWrite("avro", ("id", "note"))
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
-    with schema_registry() as running:
-        yield running
 
 
 def chosen(registry: Registry, one: ColumnWrite, written: SinkColumn = VALUE) -> ColumnWrite:

@@ -7,7 +7,7 @@ import json
 import pickle
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from spark_connector.formats.value_format import AvroSchema, JsonSchema, Protobu
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.registry_options import registry_settings
 from tests.support.protobuf_cases import add
-from tests.support.schema_registry import Registry, schema_registry, serving
+from tests.support.schema_registry import Registry, serving
 
 V1 = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
 V2 = json.dumps(
@@ -38,13 +38,6 @@ V2 = json.dumps(
         "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string", "default": "?"}],
     }
 )
-
-
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
-    with schema_registry() as running:
-        yield running
 
 
 def client(registry: Registry, **more: str) -> SchemaRegistry:

@@ -1,4 +1,4 @@
-"""Where the tests of loads write."""
+"""Where the tests of loads write, and what they load."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.kafka import Kafka
 from tests.support.memory_directory import is_there, memory_directory
+from tests.support.topic_data import TopicData
 
 
 @pytest.fixture
@@ -18,3 +20,11 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         return
     with memory_directory() as made:
         yield made
+
+
+@pytest.fixture
+def data(broker: Kafka, topic: str) -> TopicData:
+    """Two partitions with ten records each."""
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    return data

@@ -23,13 +23,6 @@ from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.topic_data import TopicData
 
 
-@pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
-    data = TopicData(broker.bootstrap, topic, partitions=2)
-    data.produce(20)
-    return data
-
-
 def find_nothing(loads: PlainLoads) -> LoadResult:
     """`load`, which must find nothing new and so needs no Spark."""
     result = run_load(loads.request(), lambda: pytest.fail("there is nothing to write"), lambda phase, record: None)

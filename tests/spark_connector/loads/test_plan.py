@@ -27,13 +27,6 @@ LENIENT = {"failOnDataLoss": "false"}
 
 
 @pytest.fixture
-def data(broker: Kafka, topic: str) -> TopicData:
-    data = TopicData(broker.bootstrap, topic, partitions=2)
-    data.produce(20)
-    return data
-
-
-@pytest.fixture
 def admin(broker: Kafka) -> Iterator[Admin]:
     with contextlib.closing(Cluster(broker.bootstrap, create_topics=False)) as cluster:
         yield Admin(cluster)

@@ -19,16 +19,8 @@ from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash
-from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
-
-
-@pytest.fixture
-def data(broker: Kafka, topic: str) -> TopicData:
-    data = TopicData(broker.bootstrap, topic, partitions=2)
-    data.produce(20)
-    return data
 
 
 def loads_of(data: TopicData, to: Path) -> PlainLoads:

@@ -23,7 +23,6 @@ from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.maintenance import prune, rewind, verify
-from tests.support.kafka import Kafka
 from tests.support.table_harness import (
     DatabaseWorld,
     DeltaWorld,
@@ -82,13 +81,6 @@ def _z85(data: bytes) -> str:
 
 
 # --- the tests
-
-
-@pytest.fixture
-def data(broker: Kafka, topic: str) -> TopicData:
-    data = TopicData(broker.bootstrap, topic, partitions=2)
-    data.produce(20)
-    return data
 
 
 def loaded(world: TableWorld, data: TopicData) -> TableWorld:
