@@ -1,5 +1,7 @@
-"""What pykafka wrote at commit efc2444e, before records had versions above 1, is read; and what a newer one writes is
-refused in one sentence. tests/data/older was made by running that code, none of it is edited."""
+"""What pykafka 0.1.0 (commit efc2444e) wrote is read, and what a newer one writes is refused in one sentence.
+
+Records had no versions above 1 then. tests/data/older was made by running that code; none of it is edited.
+"""
 
 from __future__ import annotations
 
