@@ -43,6 +43,8 @@ class Member:
 
     @property
     def share(self) -> list[TopicPartition]:
+        if self.error is not None:
+            raise self.error
         return self.consumer.assignment()
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
-from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
+from kafka.errors import MessageSizeTooLargeError, RebalanceInProgressError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.kafka import Kafka, await_topics
@@ -83,6 +83,20 @@ def poll(consumer: KafkaConsumer, count: int, timeout: float = TIMEOUT) -> list[
         for batch in consumer.poll(timeout_ms=200, max_records=count - len(messages)).values():
             messages.extend(batch)
     return messages
+
+
+def commit(consumer: KafkaConsumer, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+    """Also where the member has just begun to join again: it had met the topic before its partitions were known."""
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets)
+        except RebalanceInProgressError:
+            consumer.poll(timeout_ms=100)
+            return False
+        return True
+
+    eventually(is_committed)
 
 
 def as_sample(message: Any) -> Sample:
@@ -178,7 +192,7 @@ def test_group_resumes_where_it_committed(broker: Kafka, admin: KafkaAdminClient
     first = member_of(broker, group, topic, enable_auto_commit=False)
     poll(first, 12)
     partition = TopicPartition(topic, 0)
-    first.commit({partition: OffsetAndMetadata(7, "seven", -1)})
+    commit(first, {partition: OffsetAndMetadata(7, "seven", -1)})
     assert first.committed(partition) == 7
     first.close()
     second = member_of(broker, group, topic, enable_auto_commit=False)
