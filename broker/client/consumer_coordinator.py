@@ -141,8 +141,8 @@ class GroupMember:
             self._shared.check(ApiKey.HEARTBEAT, code, "heartbeat")
         except BrokerError as error:
             with self._lock:
-                if self._membership != member:
-                    return  # the response is about an earlier generation
+                if self._membership != member or self._step is not _Step.IN:
+                    return  # the response is about an earlier generation, or JoinGroup will be answered the same
                 self._note(error)
             if error.retriable:
                 raise
@@ -182,9 +182,9 @@ class GroupMember:
         _, answer = connection.receive(timeout_s=self._settings.request_timeout_ms / 1000)
         if self._step is _Step.JOINING:
             self._take_join(answer)
-        else:
+        elif self._step is _Step.SYNCING:
             self._take_sync(answer)
-        return True
+        return True  # if it has left meanwhile, the answer is to nobody
 
     def _send_join(self, topics: Sequence[str]) -> None:
         settings, member = self._settings, self._membership

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as LibrdkafkaConsumer
@@ -13,8 +14,10 @@ from confluent_kafka import Consumer as LibrdkafkaConsumer
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer, ConsumerRecord
+from broker.client.consumer_coordinator import GroupMember
 from broker.client.producer import Producer
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
@@ -195,6 +198,33 @@ def test_added_partitions_are_shared_out(broker: Kafka, cluster: Cluster, make_t
         eventually(lambda: growing.share == partitions(topic, 0))
         Admin(cluster).create_partitions(topic, 3)
         eventually(lambda: growing.share == partitions(topic, 0, 1, 2))
+
+
+def test_a_heartbeat_that_is_answered_late_takes_no_member_out_of_the_generation_that_it_joins(
+    broker: Kafka, make_topic: TopicMaker, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told ILLEGAL_GENERATION. The thread that polls then took JoinGroup's answer for that of SyncGroup."""
+    topic = make_topic(2)
+    with Cluster(broker.bootstrap) as cluster:
+        one = GroupMember(cluster, group, lambda: {topic: 2})
+        eventually(lambda: one.advance([topic], 0.1))
+        before, request = one.membership, one._shared.request
+
+        def rejoin_first(api: ApiKey, body: Mapping[str, Any]) -> Any:
+            one._send_join([topic])
+            assert one._connection is not None
+            assert one._connection.wait_readable(30)
+            return request(api, body)
+
+        monkeypatch.setattr(one._shared, "request", rejoin_first)
+        one.heartbeat()
+        monkeypatch.undo()
+        eventually(lambda: one.advance([topic], 0.1))
+        assert one.losses == 0
+        assert one.membership == before._replace(generation_id=before.generation_id + 1)
+        assert one.assignment == partitions(topic, 0, 1)
+        one.leave()
+        one.close()
 
 
 def test_a_member_that_does_not_poll_loses_its_partitions_and_comes_back(
