@@ -115,10 +115,24 @@ class DatabaseDestination(TableDestination[TableName]):
         return DatabaseOutput(self.address.url, self.url, place, self.address.schema)
 
     def gather(self, place: str, files: WrittenFiles) -> None:
+        """Name the attempts that count. Raises LoadError unless the driver sees all their rows.
+
+        A database in a file is another one on each host.
+        """
         won = TableName(sql.won_of(place), self.address.schema).with_columns(sql.ATTEMPT)
-        if files:
-            with self._engine.begin() as connection:
-                connection.execute(won.insert(), [{sql.ATTEMPT: file.name} for file in files])
+        attempt = TableName(place, self.address.schema).with_columns(sql.ATTEMPT).c[sql.ATTEMPT]
+        if not files:
+            return
+        with self._engine.begin() as connection:
+            connection.execute(won.insert(), [{sql.ATTEMPT: file.name} for file in files])
+            counted = sqlalchemy.select(attempt, sqlalchemy.func.count()).group_by(attempt)
+            held = {row[0]: row[1] for row in connection.execute(counted)}
+        for file in files:
+            if (rows := held.get(file.name, 0)) != file.rows:
+                raise LoadError(
+                    f"a task on host {file.host} has staged {file.rows} rows for {self.url}, but the driver finds "
+                    f"{rows} of them there. A database in a file is another one on each host: use a server"
+                )
 
     def decide(self, record: LoadRecord, files: WrittenFiles = ()) -> None:
         """Make the table, unless it is there. Raises ConfigError when it does not take the columns of `file_layout`."""

@@ -16,9 +16,11 @@ from spark_connector.loads.addresses import DatabaseAddress
 from spark_connector.loads.database.database_table import DatabaseDestination, open_database
 from spark_connector.loads.database.sql import ATTEMPT, open_engine
 from spark_connector.loads.database.staged_rows import StagedRows
+from spark_connector.loads.footers import Count
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.request import Target
 from spark_connector.loads.tasks.file_writer import FileWriter
+from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.postgres import Postgres
@@ -50,6 +52,17 @@ def test_a_database_without_zones_has_times_as_the_session_shows_them(sqlite: Da
     with open_engine(sqlite.address.url).connect() as connection:
         found = connection.execute(sqlalchemy.text(f"SELECT min(timestamp) FROM {name}")).scalar_one()
     assert found == "2023-11-14 23:13:20.000003"
+
+
+def test_rows_that_the_driver_does_not_see_are_not_counted(sqlite: DatabaseWorld) -> None:
+    """As those in the files of SQLite that executors on other hosts have written."""
+    with sqlite.opened(CrashPoint()) as site:
+        record = sqlite.plan(site)
+        assert record is not None
+        site.file_layout(record, layout_of(record))
+        elsewhere = WrittenFile("f" * 32, 0, b"", (Count("t", 0, 3, 0, 2),), {}, host="far", held=3)
+        with pytest.raises(LoadError, match="a task on host far has staged 3 rows for .* the driver finds 0 of them"):
+            site.gather(site.stage(record), [elsewhere])
 
 
 def test_rows_that_vanished_before_the_commit_stop_it(sqlite: DatabaseWorld) -> None:
