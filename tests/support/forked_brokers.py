@@ -7,6 +7,7 @@ environment says something else to Python or to the loader of libraries is a bro
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -73,6 +74,11 @@ class Nursery:
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT, start_new_session=True
             )
 
+    def close(self) -> None:
+        """End it. Brokers that still run stop when this process ends, with their standard input."""
+        self._control.close()
+        self.process.wait()
+
     def fits(self, environment: Mapping[str, str]) -> bool:
         """Whether a Python that is started with `environment` would begin as the nursery has begun."""
         return self.process.poll() is None and _shape(environment) == self._shape
@@ -97,9 +103,10 @@ def start(
     arguments: Sequence[str], environment: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]
 ) -> ForkedProcess | subprocess.Popen[bytes]:
     """Run `python arguments`, which begin with `-m module`; standard input is a pipe."""
-    nursery = _nursery(os.getpid())
-    if nursery.fits(environment):
-        return nursery.fork(arguments, environment, stdout, stderr)
+    if sys.platform == "linux":  # others have no packets between processes
+        nursery = _nursery(os.getpid())
+        if nursery.fits(environment):
+            return nursery.fork(arguments, environment, stdout, stderr)
     return subprocess.Popen(
         [sys.executable, *arguments],
         stdin=subprocess.PIPE,
@@ -112,7 +119,9 @@ def start(
 
 @functools.cache
 def _nursery(_process: int) -> Nursery:
-    return Nursery()
+    nursery = Nursery()
+    atexit.register(nursery.close)
+    return nursery
 
 
 def cpu_s() -> float:
