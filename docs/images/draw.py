@@ -230,7 +230,7 @@ SEQUENCES = {
             Message(0, 3, "which number is next?  7"),
             Message(0, 1, "what is new?"),
             Message(0, 2, "intent: what will be loaded"),
-            Message(0, 2, "Spark writes the rows"),
+            Message(0, 2, "Tasks write the rows"),
             Message(0, 2, "manifest: rows are counted"),
             Message(0, 3, "commit 7: offsets and load"),
             Message(0, 0, "killed before the rename", alert=True),
