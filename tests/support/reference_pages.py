@@ -29,6 +29,7 @@ from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.job_rights import job_rights
 from tests.support.load_arguments import PAGE as LOAD
 from tests.support.load_arguments import load_arguments, written
+from tests.support.login_uses import logins
 from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol
 from tests.support.source_tree import ROOT
@@ -153,7 +154,7 @@ def _without(need: Permission) -> str:
 PAGES = sorted(
     [
         *(ROOT / "docs" / "reference").glob("*.md"),
-        *(ROOT / "docs" / "how-to" / f"{name}.md" for name in ("rights", "value-formats")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("compatibility", "how-to/rights", "how-to/value-formats")),
     ]
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -196,6 +197,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "permissions": permissions,
     "operations": operations,
     "job-rights": job_rights,
+    "logins": logins,
     "typed-columns": typed_columns,
 }
 

@@ -47,15 +47,15 @@ class Certificates:
         authority.cert_pem.write_to_path(files.ca)
         unknown.cert_pem.write_to_path(files.stranger_ca)
         server = authority.issue_cert("localhost", "127.0.0.1", common_name="broker")
-        server.private_key_and_cert_chain_pem.write_to_path(files.server)
         client = authority.issue_cert("client@example.org", common_name="carol")
-        for path, issued in ((files.client, client), (files.stranger, unknown.issue_cert("mallory@example.org"))):
+        stranger = unknown.issue_cert("mallory@example.org")
+        for path, issued in ((files.server, server), (files.client, client), (files.stranger, stranger)):
             path.write_bytes(_in_pkcs8(issued.private_key_pem.bytes()) + issued.cert_chain_pems[0].bytes())
         return files
 
 
 def _in_pkcs8(key: bytes) -> bytes:
-    """The key in the only format that Kafka's client for Java reads."""
+    """The key in the only format that Kafka reads."""
     private = serialization.load_pem_private_key(key, None)
     no_password = serialization.NoEncryption()
     return private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
