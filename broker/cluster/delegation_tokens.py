@@ -26,7 +26,7 @@ from broker.security.delegation_token_state import (
     credential_of,
     hmac_of,
 )
-from broker.security.scram import ScramCredential, ScramMechanism, TokenLogin
+from broker.security.scram import ScramCredential, ScramMechanism, TokenCredential
 from broker.zookeeper.cluster_store import ClusterStore, on_loop
 from broker.zookeeper.delegation_token_nodes import DelegationTokenNodes
 from broker.zookeeper.metadata_store import MetadataStore, Watch
@@ -111,7 +111,7 @@ class DelegationTokens:
 
     # --- what clients ask for
 
-    def login(self, mechanism: ScramMechanism, token_id: str) -> TokenLogin | None:
+    def login(self, mechanism: ScramMechanism, token_id: str) -> TokenCredential | None:
         """Who logs in by this token; None if there is none, or it has expired."""
         token, now_ms = self._tokens.get(token_id), self._clock.now_ms()
         if token is None or token.is_expired(now_ms):
@@ -119,7 +119,7 @@ class DelegationTokens:
         credential = self._credentials.get((token_id, mechanism))
         if credential is None:
             credential = self._credentials[token_id, mechanism] = credential_of(token_id, self._secret, mechanism)
-        return TokenLogin(credential, token.user, max(1, token.expires_ms - now_ms))
+        return TokenCredential(credential, token.user, max(1, token.expires_ms - now_ms))
 
     def visible(self, sees: Callable[[DelegationToken], bool]) -> list[WithHmac]:
         return [WithHmac(one, self._hmac(one.token_id)) for one in self._tokens.values() if sees(one)]

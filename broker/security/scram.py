@@ -1,6 +1,6 @@
 """SCRAM (RFC 5802, 7677) as in Kafka: the stored credentials, and the messages of both sides. Pure.
 
-Used by the broker's and the client's `sasl.py`, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
+Used by the broker's `sasl.py`, by whoever logs in, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
 and passwords are used in UTF-8 without SASLprep. An unknown user gets the same messages as a known one and fails at the
 end, like a wrong password. `LoginRefused` never contains a secret or a hint for an attacker.
 """
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.control_characters import escaped
-from broker.errors import PykafkaError
+from broker.security.login import Exchange, LoginRefused, PasswordLogin
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
@@ -34,10 +34,6 @@ TOKEN_AUTH = "tokenauth"
 """The extension of SCRAM, and the option of its login module, of a login by a delegation token (KIP-48)."""
 _DECOYS = secrets.token_bytes(32)
 """The salts of unknown users are derived from this, so that they stay the same, as those of real users do."""
-
-
-class LoginRefused(PykafkaError):
-    """The other side's message is not valid, or it does not know the password."""
 
 
 class ScramMechanism(Enum):
@@ -112,7 +108,7 @@ class ScramCredential:
             raise ValueError("not a SCRAM credential") from None  # the text has keys: do not show it
 
 
-class TokenLogin(NamedTuple):
+class TokenCredential(NamedTuple):
     """What a delegation token logs in with, as whom, and for how long."""
 
     credential: ScramCredential
@@ -127,7 +123,7 @@ class ScramServer:
         self,
         mechanism: ScramMechanism,
         find: Callable[[str], ScramCredential | None],
-        find_token: Callable[[str], TokenLogin | None] = lambda token_id: None,
+        find_token: Callable[[str], TokenCredential | None] = lambda token_id: None,
     ) -> None:
         """`find` gets a user's name, `find_token` the id of a delegation token."""
         self._mechanism = mechanism
@@ -243,6 +239,15 @@ class ScramClient:
         _check_error(fields)
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._expected):
             raise LoginRefused("the broker does not know this password either: it is not who it claims to be")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScramLogin(PasswordLogin):
+    def begin(self, host: str) -> Exchange:
+        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password)
+        answer = yield client.first()
+        answer = yield client.final(answer)
+        client.verify(answer)
 
 
 def _check_error(fields: Mapping[str, str]) -> None:

@@ -70,7 +70,9 @@ class DelegationTokenNodes:
                 return after
             version = node[1].version
             try:
-                self._write(Delete(path, version) if after is None else SetData(path, _encode(after), version), token_id)
+                self._write(
+                    Delete(path, version) if after is None else SetData(path, _encode(after), version), token_id
+                )
             except (BadVersion, NoNode):
                 continue  # another broker was faster
             return after
