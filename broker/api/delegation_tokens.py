@@ -10,13 +10,12 @@ from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.serving import serves
-from broker.cluster.delegation_tokens import WithHmac
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import ANONYMOUS
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.permissions import CREATE_TOKEN, DESCRIBE_TOKEN, DESCRIBE_TOKENS_OF_USER
-from broker.security.delegation_token_state import DelegationToken, Expire, Renew
+from broker.security.delegation_token_state import DelegationToken, Expire, IssuedToken, Renew
 
 _UNKNOWN_MS = -1
 
@@ -40,11 +39,11 @@ async def create_delegation_token(context: ApiContext, request: Request, client:
                 raise context.refusal(client, CREATE_TOKEN, owner)
         renewers = tuple(f"{one.principal_type}:{one.principal_name}" for one in request.body.renewers)
         lifetime_ms = to_ms(request.body.max_lifetime)
-        token, hmac = await context.delegation_tokens.create(owner, client.principal, renewers, lifetime_ms)
+        issued = await context.delegation_tokens.create(owner, client.principal, renewers, lifetime_ms)
     except BrokerError as error:
         nothing = dict.fromkeys(("issue_timestamp", "expiry_timestamp", "max_timestamp"), _UNKNOWN_MS)
         return {"error_code": error.code, **who, **nothing, "token_id": "", "hmac": b""}
-    return {"error_code": ErrorCode.none, **who, **_times(token), "token_id": token.token_id, "hmac": hmac}
+    return {"error_code": ErrorCode.none, **who, **_times_and_secret(issued)}
 
 
 @serves(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, changes_metadata=True)
@@ -108,14 +107,12 @@ def _may_act_for(context: ApiContext, client: Client, owner: str) -> bool:
     return context.authorizer.acts_as_super_user(client) or not context.authorizer.is_super_user(owner)
 
 
-def _described(one: WithHmac) -> dict[str, Any]:
-    token, hmac = one
+def _described(issued: IssuedToken) -> dict[str, Any]:
+    token = issued.token
     return {
         **_principal(token.owner),
         **_principal(token.requester, "token_requester_principal"),
-        **_times(token),
-        "token_id": token.token_id,
-        "hmac": hmac,
+        **_times_and_secret(issued),
         "renewers": [_principal(renewer) for renewer in token.renewers],
     }
 
@@ -125,8 +122,11 @@ def _principal(principal: str, prefix: str = "principal") -> dict[str, Any]:
     return {f"{prefix}_type": kind, f"{prefix}_name": name}
 
 
-def _times(token: DelegationToken) -> dict[str, Any]:
+def _times_and_secret(issued: IssuedToken) -> dict[str, Any]:
+    token = issued.token
     return {
+        "token_id": token.token_id,
+        "hmac": issued.hmac,
         "issue_timestamp": token.issued_ms,
         "expiry_timestamp": token.expires_ms,
         "max_timestamp": token.max_ms,

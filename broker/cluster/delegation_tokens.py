@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.cluster.cluster_watch import ClusterWatch
@@ -19,6 +18,7 @@ from broker.security.delegation_token_state import (
     Create,
     DelegationToken,
     Expire,
+    IssuedToken,
     Limits,
     Renew,
     changed,
@@ -35,13 +35,6 @@ from broker.zookeeper.znodes import new_uuid, uuid_to_text
 logger = logging.getLogger(__name__)
 
 _KIND = "delegation-tokens"
-
-
-class WithHmac(NamedTuple):
-    """A token with what its owner logs in with. Never log it."""
-
-    token: DelegationToken
-    hmac: bytes
 
 
 class DelegationTokens:
@@ -106,6 +99,9 @@ class DelegationTokens:
             for mechanism in ScramMechanism:
                 self._credentials.pop((token_id, mechanism), None)
 
+    def _issued(self, token: DelegationToken) -> IssuedToken:
+        return IssuedToken(token, self._hmac(token.token_id))
+
     def _hmac(self, token_id: str) -> bytes:
         return hmac_of(token_id, self._secret)
 
@@ -118,13 +114,14 @@ class DelegationTokens:
             return None
         credential = self._credentials.get((token_id, mechanism))
         if credential is None:
-            credential = self._credentials[token_id, mechanism] = credential_of(token_id, self._secret, mechanism)
+            credential = credential_of(self._issued(token), self._secret, mechanism)
+            self._credentials[token_id, mechanism] = credential
         return TokenCredential(credential, token.user, max(1, token.expires_ms - now_ms))
 
-    def visible(self, sees: Callable[[DelegationToken], bool]) -> list[WithHmac]:
-        return [WithHmac(one, self._hmac(one.token_id)) for one in self._tokens.values() if sees(one)]
+    def visible(self, sees: Callable[[DelegationToken], bool]) -> list[IssuedToken]:
+        return [self._issued(one) for one in self._tokens.values() if sees(one)]
 
-    async def create(self, owner: str, requester: str, renewers: tuple[str, ...], lifetime_ms: int) -> WithHmac:
+    async def create(self, owner: str, requester: str, renewers: tuple[str, ...], lifetime_ms: int) -> IssuedToken:
         """Raises BrokerError: `invalid_principal_type`, or `delegation_token_auth_disabled`."""
         event = Create(uuid_to_text(new_uuid()), owner, requester, renewers, lifetime_ms)
         token = created(event, self._clock.now_ms(), self._limits)
@@ -132,7 +129,7 @@ class DelegationTokens:
         await self._store(self._nodes.create, token)
         self._note(token.token_id, token)
         logger.info("%s created delegation token %s of %s", requester, token.token_id, owner)
-        return WithHmac(token, self._hmac(token.token_id))
+        return self._issued(token)
 
     async def change(self, hmac: bytes, event: Renew | Expire) -> int:
         """When the token with this HMAC expires now (ms). Raises BrokerError, as `changed` does."""

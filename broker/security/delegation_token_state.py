@@ -47,6 +47,19 @@ class DelegationToken:
         return principal in (self.owner, self.requester, *self.renewers)
 
 
+@dataclasses.dataclass(frozen=True)
+class IssuedToken:
+    """A token and the HMAC of its id, with which its holder logs in. Only the HMAC is secret."""
+
+    token: DelegationToken
+    hmac: bytes = dataclasses.field(repr=False)
+
+    @property
+    def password(self) -> str:
+        """Of a login by SCRAM, whose user is the id."""
+        return base64.b64encode(self.hmac).decode()
+
+
 class Limits(NamedTuple):
     """The brokers' settings, ms."""
 
@@ -128,12 +141,7 @@ def hmac_of(token_id: str, secret: str) -> bytes:
     return hmac.digest(secret.encode(), token_id.encode(), "sha512")
 
 
-def password_of(hmac_bytes: bytes) -> str:
-    """The password of a login by SCRAM with this token."""
-    return base64.b64encode(hmac_bytes).decode()
-
-
-def credential_of(token_id: str, secret: str, mechanism: ScramMechanism) -> ScramCredential:
+def credential_of(token: IssuedToken, secret: str, mechanism: ScramMechanism) -> ScramCredential:
     """The keys of a token's login. All brokers derive the same, with the same salt, so none has to be stored."""
-    mine = hmac.digest(secret.encode(), b"salt of " + token_id.encode(), "sha256")
-    return ScramCredential.make(mechanism, password_of(hmac_of(token_id, secret)), MIN_ITERATIONS, mine[:16])
+    salt = hmac.digest(secret.encode(), b"salt of " + token.token.token_id.encode(), "sha256")[:16]
+    return ScramCredential.make(mechanism, token.password, MIN_ITERATIONS, salt)

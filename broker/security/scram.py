@@ -243,8 +243,19 @@ class ScramClient:
 
 @dataclasses.dataclass(frozen=True)
 class ScramLogin(PasswordLogin):
+    by_token: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether user and password are the id and the HMAC of a delegation token."""
+
+    @property
+    def principal(self) -> str | None:
+        return None if self.by_token else super().principal
+
+    @property
+    def described(self) -> str:
+        return f"the login by delegation token {self.user!r}" if self.by_token else super().described
+
     def begin(self, host: str) -> Exchange:
-        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password)
+        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password, by_token=self.by_token)
         answer = yield client.first()
         answer = yield client.final(answer)
         client.verify(answer)
