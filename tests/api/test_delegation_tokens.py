@@ -12,7 +12,6 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
-from broker.client.cluster import Cluster
 from broker.client.delegation_tokens import settings_with_token
 from broker.errors import AuthenticationFailed, BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -22,57 +21,17 @@ from broker.security.delegation_token_state import IssuedToken, hmac_of
 from broker.security.scram import ScramClient, ScramMechanism
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
+from tests.support.token_broker import TOKEN_SETTINGS, Users
 from tests.support.waiting import eventually
 
-USERS = ("admin", "alice", "bob", "carol")
-SETTINGS = {
-    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-    "listener.name.sasl_plaintext.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule "
-    "required " + " ".join(f'user_{user}="{user}-secret"' for user in USERS) + ";",
-    "super.users": "User:admin",
-    "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-    "delegation.token.secret.key": "of the brokers",
-    "delegation.token.max.lifetime.ms": "600000",
-    "delegation.token.expiry.time.ms": "60000",
-    "delegation.token.expiry.check.interval.ms": "50",
-}
 DAY_MS = 86_400_000
 
 
 @pytest.fixture(scope="module")
 def issuing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("tokens"), SETTINGS, standalone=True) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("tokens"), TOKEN_SETTINGS, standalone=True) as process:
         yield process
     assert "Traceback" not in process.output
-
-
-def settings_of(broker: BrokerProcess, user: str) -> ClientSettings:
-    return ClientSettings.from_properties(
-        {
-            "bootstrap.servers": broker.listeners["SASL_PLAINTEXT"],
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": f"{user}-secret",
-        }
-    )
-
-
-class Users:
-    """`users("alice")` is what alice can do."""
-
-    def __init__(self, broker: BrokerProcess, opened: contextlib.ExitStack) -> None:
-        self._broker, self._opened = broker, opened
-
-    def __call__(self, user: str) -> Admin:
-        return self.by(settings_of(self._broker, user))
-
-    def by(self, settings: ClientSettings) -> Admin:
-        return Admin(self._opened.enter_context(contextlib.closing(Cluster(settings))))
-
-    def with_token(self, token: IssuedToken, mechanism: str = "SCRAM-SHA-256") -> Admin:
-        return self.by(settings_with_token(settings_of(self._broker, "nobody"), token, mechanism))
 
 
 @pytest.fixture
@@ -250,13 +209,13 @@ def test_every_version(ask: Requests, version: int) -> None:
 
 
 def test_tokens_outlive_a_restart(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, SETTINGS, standalone=True) as broker, contextlib.ExitStack() as opened:
+    with BrokerProcess(tmp_path, TOKEN_SETTINGS, standalone=True) as broker, contextlib.ExitStack() as opened:
         issued = Users(broker, opened)("alice").create_delegation_token()
-    with BrokerProcess(tmp_path, SETTINGS, standalone=True) as broker, contextlib.ExitStack() as opened:
+    with BrokerProcess(tmp_path, TOKEN_SETTINGS, standalone=True) as broker, contextlib.ExitStack() as opened:
         users = Users(broker, opened)
         users.with_token(issued).list_topics()
         assert [one.token for one in users("alice").describe_delegation_tokens()] == [issued.token]
-    without = {name: value for name, value in SETTINGS.items() if name != "delegation.token.secret.key"}
+    without = {name: value for name, value in TOKEN_SETTINGS.items() if name != "delegation.token.secret.key"}
     with BrokerProcess(tmp_path, without, standalone=True) as broker, contextlib.ExitStack() as opened:
         users = Users(broker, opened)
         with pytest.raises(AuthenticationFailed):
