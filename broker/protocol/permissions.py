@@ -228,6 +228,7 @@ CREATE_TOKEN = _row(
     AclResourceType.USER,
     "of another owner",
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED; also with it for a super user, of whom only super users create tokens",
+    low=3,
 )
 DESCRIBE_TOKEN = _row(
     _A.DESCRIBE_DELEGATION_TOKEN,
