@@ -11,6 +11,7 @@ flag `retriable` and never compare classes.
     ├── ConnectionFailed       a connection could not be made, or broke; retriable
     ├── RequestTimedOut        no response in time; retriable
     ├── AuthenticationFailed   TLS or SASL failed
+    │   └── MechanismNotOffered the broker has other SASL mechanisms
     └── ProtocolError          bytes that are not a Kafka request or response
         └── UnsupportedVersion the API or its version is not supported
 """
@@ -26,6 +27,7 @@ __all__ = [
     "ConnectionFailed",
     "CorruptBatch",
     "ErrorCode",
+    "MechanismNotOffered",
     "ProtocolError",
     "PykafkaError",
     "RecordsRefused",
@@ -98,6 +100,10 @@ class RequestTimedOut(PykafkaError, TimeoutError):
 
 class AuthenticationFailed(PykafkaError):
     """An untrusted certificate, a refused login, or TLS on one side only. A retry will not help."""
+
+
+class MechanismNotOffered(AuthenticationFailed):
+    """The broker's listener has other SASL mechanisms."""
 
 
 class ProtocolError(PykafkaError):

@@ -29,6 +29,7 @@ from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controlled_shutdown import hand_over
 from broker.cluster.controller import Controller
+from broker.cluster.delegation_tokens import DelegationTokens
 from broker.cluster.failure_detector import FailureDetector
 from broker.cluster.features import SUPPORTED, Features
 from broker.cluster.group_backup import GroupBackup
@@ -194,7 +195,7 @@ class BrokerServer:
         await self._start_archive_upkeep()
         self._on_stop(self._close_listeners)
         self._on_stop(self._hand_over)
-        await self._listeners.serve(self._router(), self._users.credential)
+        await self._listeners.serve(self._router(), self._users.credential, self._delegation_tokens.login)
         self._tasks.begin("periodic work", self._tick_forever())
         self._serve_http()
         await asyncio.to_thread(self._replicas.end)
@@ -374,6 +375,9 @@ class BrokerServer:
             self._dynamic.subscribe(self._archive.manager.update_config)
         self._users = Users(self._cluster)
         await self._users.refresh()
+        assert self._store is not None
+        self._delegation_tokens = DelegationTokens(self._store, self._cluster, self.config, self._clock)
+        await self._delegation_tokens.load()
         await self._load_acls()
         self._quota_configs = QuotaConfigs(self._cluster, clients=self._quotas, connections=self._listeners.rates)
         await self._quota_configs.refresh()
@@ -420,7 +424,7 @@ class BrokerServer:
         self._group_configs.watch(watch)
         if self._acls is not None:
             watch.add_config_listener("acls", self._acls.load)
-        for started in watch.start():
+        for started in (*watch.start(), *self._delegation_tokens.watch(watch)):
             self._on_stop_blocking(started.cancel)
         self._tasks.begin("following changes of the cluster", watch.run())
         connect = functools.partial(self._peer, purpose="leadership-check", timeout_s=PEER_TIMEOUT_S)
@@ -442,6 +446,9 @@ class BrokerServer:
         self._on_stop_blocking(self._reassignments.start().cancel)
         self._tasks.begin("reassigning partitions", self._reassignments.run())
         self._tasks.begin("the controller", self._controller.run())
+        if self._delegation_tokens.enabled:
+            sweeping = self._delegation_tokens.run(lambda: self._election.epoch is not None)
+            self._tasks.begin("removing expired delegation tokens", sweeping)
 
     async def _start_archive_upkeep(self) -> None:
         """Keep backups of the cluster in its archive whenever this broker is the controller."""
@@ -490,6 +497,7 @@ class BrokerServer:
             markers=self._coordinators.markers,
             producer_ids=self._ids,
             users=self._users,
+            delegation_tokens=self._delegation_tokens,
             quota_configs=self._quota_configs,
             group_configs=self._group_configs,
             controller=self._controller,

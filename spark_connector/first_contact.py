@@ -53,6 +53,10 @@ def _manner(settings: ClientSettings) -> tuple[str, ...]:
 
 
 def _note(settings: ClientSettings) -> Path | None:
-    first = os.environ.get(_DIRECTORIES, "").partition(",")[0]
-    name = hashlib.sha256(",".join(_manner(settings)).encode()).hexdigest()[:16]
-    return Path(first, f"pykafka-reached-{name}") if first and Path(first).is_dir() else None
+    return application_file("pykafka-reached-" + hashlib.sha256(",".join(_manner(settings)).encode()).hexdigest()[:16])
+
+
+def application_file(name: str) -> Path | None:
+    """A file of this Spark application on this machine, which goes with it; None outside Spark's processes."""
+    first = os.environ.get(_DIRECTORIES, "").partition(",")[0] if in_spark_worker() else ""
+    return Path(first, name) if first and Path(first).is_dir() else None

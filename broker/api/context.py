@@ -17,6 +17,7 @@ from broker.clock import Clock
 from broker.cluster.acls import Acls
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.controller import Controller
+from broker.cluster.delegation_tokens import DelegationTokens
 from broker.cluster.features import Features
 from broker.cluster.group_configs import GroupConfigs
 from broker.cluster.metadata_cache import MetadataCache
@@ -84,6 +85,7 @@ class ApiContext:
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
+    delegation_tokens: DelegationTokens
     quota_configs: QuotaConfigs
     group_configs: GroupConfigs
     controller: Controller

@@ -41,10 +41,10 @@ from broker.client.admin_types import (
     TransactionListing,
 )
 from broker.client.broker_connection import BrokerConnection
-from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
 from broker.client.coordinator import Coordinator
+from broker.client.delegation_tokens import DelegationTokenAdmin
 from broker.client.denials import refusal
 from broker.client.group_descriptions import ShareOffset, describe_group, members_of_groups, share_group_offsets
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows
@@ -67,11 +67,8 @@ _SALT_BYTES = 16
 _QUORUM_TOPIC = "__cluster_metadata"
 
 
-class Admin:
+class Admin(DelegationTokenAdmin):
     """Administration of one cluster; Kafka's `Admin`, blocking. Thread-safe."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
 
     # --- topics ------------------------------------------------------------------------------------
 

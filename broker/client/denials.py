@@ -24,6 +24,7 @@ DENIED: Final = frozenset(
         ErrorCode.group_authorization_failed,
         ErrorCode.cluster_authorization_failed,
         ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.delegation_token_authorization_failed,
     }
 )
 """The codes that mean: the client lacks a right."""
@@ -37,8 +38,8 @@ def refusal(
 ) -> BrokerError:
     """The exception for a code that `api` was answered. `what` names the action.
 
-    `name`: of the topic, group or transactional id that the code is about; the cluster has none. `also`: what may be
-    lacking instead.
+    `name`: of the topic, group, transactional id or user that the code is about; the cluster has none. `also`: what may
+    be lacking instead.
     """
     from broker.protocol.permissions import lacking
     from broker.security.acl_types import AclOperation, AclResourceType
@@ -50,7 +51,7 @@ def refusal(
     if kind is AclResourceType.CLUSTER:
         resource, option = "the cluster", "--cluster"
     else:
-        word = kind.name.lower()
+        word = "user_principal" if kind is AclResourceType.USER else kind.name.lower()
         resource, option = f"{word.replace('_', ' ')} {name}", f"--{word.replace('_', '-')} {shlex.quote(name)}"
     principal, owner = principal_of(settings)
     who = principal or owner

@@ -11,6 +11,7 @@ from broker.security.login import Login
 from broker.security.mechanisms import LOGIN_MODULES, MECHANISMS, OAUTHBEARER
 from broker.security.oauthbearer import TokenLogin, client_first
 from broker.security.password_login import password_login
+from broker.security.scram import TOKEN_AUTH, ScramLogin
 from broker.security.token_source import sasl_extensions, token_source
 
 
@@ -49,7 +50,12 @@ def _by_password(settings: SaslSettings, mechanism: str, jaas: Mapping[str, str]
             f"security.protocol={settings.security_protocol.upper()}: set sasl.username and sasl.password, or "
             "sasl.jaas.config with both"
         )
-    return password_login(mechanism, user, password)
+    if jaas.get(TOKEN_AUTH, "false").lower() != "true":
+        return password_login(mechanism, user, password)
+    if not mechanism.startswith("SCRAM"):
+        raise ConfigError(f"sasl.mechanism={mechanism}: a delegation token (tokenauth) logs in by SCRAM")
+    where = "username and password in sasl.jaas.config (a delegation token's id and HMAC) and its expiry"
+    return ScramLogin(mechanism, user, password, by_token=True, settings=where)
 
 
 def _by_token(settings: SaslSettings, jaas: Mapping[str, str]) -> Login:

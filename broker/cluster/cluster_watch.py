@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.metadata_cache import MetadataCache
@@ -55,7 +55,7 @@ class ClusterWatch:
             self._registry.watch_brokers(on_loop(self._note_brokers)),
             self._registry.controller.watch(on_loop(self._topics.set_controller)),
             self._registry.deletions.watch(self._delete_marked),
-            self._notifications.watch_config_changes(on_loop(self._note_configs)),
+            self._notifications.watch_config_changes(on_loop(self.note_altered)),
             self._notifications.watch_isr_changes(on_loop(self._note_leaders)),
         ]
 
@@ -109,7 +109,8 @@ class ClusterWatch:
             self._read_all = True
             self._due.set()
 
-    def _note_configs(self, entities: list[str]) -> None:
+    def note_altered(self, entities: Iterable[str]) -> None:
+        """Read these (`kind/name`) again; `kind/` stands for all of a kind. Call it on the event loop."""
         for entity in entities:
             kind, _, name = entity.partition("/")
             self._altered.add((kind, name))

@@ -27,6 +27,7 @@ from broker.config.security_settings import (
 from broker.config.setting_groups import (
     CleanerSettings,
     ControllerSettings,
+    DelegationTokenSettings,
     GroupSettings,
     LogSettings,
     ObservabilitySettings,
@@ -87,6 +88,7 @@ class BrokerConfig(
     GroupSettings,
     ShareCoordinatorSettings,
     ControllerSettings,
+    DelegationTokenSettings,
     ZooKeeperSettings,
     CleanerSettings,
     ReplicaSettings,
@@ -109,6 +111,8 @@ class BrokerConfig(
         properties = {**(read_properties_file(path) if path else {}), **(overrides or {})}
         if "log.dir" in properties:
             properties.setdefault("log.dirs", properties.pop("log.dir"))
+        if "delegation.token.master.key" in properties:  # its name before Kafka 3
+            properties.setdefault("delegation.token.secret.key", properties.pop("delegation.token.master.key"))
         _translate_kraft(properties)
         options = archive_options(properties)
         declared = settings_of(cls)

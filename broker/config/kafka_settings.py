@@ -81,7 +81,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "create.topic.policy.class.name": _NO_JAVA,
     "alter.config.policy.class.name": _NO_JAVA,
     "client.quota.callback.class": _NO_JAVA,
-    "delegation.token.*": "there are no delegation tokens here",
     "password.encoder.*": "passwords are not encrypted in ZooKeeper here",
     "control.plane.listener.name": "brokers have one listener for all that they say to each other",
     "host.name": _LISTENERS,

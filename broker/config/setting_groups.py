@@ -25,6 +25,7 @@ _controller = partial(setting, group="controller")
 _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
 _share = partial(setting, group="share groups")
+_token = partial(setting, group="delegation tokens")
 _observability = partial(setting, group="observability")
 _replica = partial(setting, group="replicas")
 _quota = partial(setting, group="quotas")
@@ -414,4 +415,27 @@ class ObservabilitySettings:
     )
     slow_request_log_ms: int = _observability(
         1000, "Requests slower than this are logged, without the wait of a long poll; -1: none.", at_least(-1)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DelegationTokenSettings:
+    """Delegation tokens (KIP-48): whether there are any, and how long they live."""
+
+    delegation_token_secret_key: str | None = _token(
+        None,
+        "Secret of which the HMACs of delegation tokens are made, the same on all brokers. Without it there are no "
+        "tokens; with another one, those that there are can log nobody in.",
+        type="password",
+    )
+    delegation_token_max_lifetime_ms: Long = _token(
+        604800000, "A delegation token cannot be renewed beyond this age.", at_least(1)
+    )
+    delegation_token_expiry_time_ms: Long = _token(
+        86400000, "How long a delegation token is valid until it is renewed.", at_least(1)
+    )
+    delegation_token_expiry_check_interval_ms: Long = _token(
+        3600000,
+        "How often the controller removes expired delegation tokens. They log nobody in before that.",
+        at_least(1),
     )

@@ -24,7 +24,7 @@ from broker.net.acceptor import Acceptor
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.router import Router
-from broker.net.sasl import FindCredential, SaslSession
+from broker.net.sasl import FindCredential, FindToken, SaslSession
 from broker.net.tls import RenewedContext, TlsStream, server_context
 from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
@@ -109,8 +109,13 @@ class ListenerSet:
             raise
         return new
 
-    async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
-        """Accept connections; `find_credential` looks up SCRAM users."""
+    async def serve(
+        self,
+        router: Router,
+        find_credential: FindCredential = lambda mechanism, user: None,
+        find_token: FindToken = lambda mechanism, token_id: None,
+    ) -> None:
+        """Accept connections; `find_credential` looks up SCRAM users, `find_token` delegation tokens."""
         for verifier in self._verifiers.values():
             verifier.start()
         for bound, listener in zip(self._sockets, self.bound, strict=True):
@@ -118,7 +123,7 @@ class ListenerSet:
             acceptor = Acceptor(
                 bound,
                 listener.name,
-                self._factory(listener, router, find_credential),
+                self._factory(listener, router, find_credential, find_token),
                 self.rates,
                 waits=counts.accept_waits,
                 refusals=counts.ip_throttles,
@@ -130,7 +135,7 @@ class ListenerSet:
             self._acceptors.append(acceptor)
 
     def _factory(
-        self, listener: Listener, router: Router, find: FindCredential
+        self, listener: Listener, router: Router, find: FindCredential, find_token: FindToken
     ) -> Callable[[], Connection | TlsStream]:
         """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
@@ -140,7 +145,7 @@ class ListenerSet:
         mapping = PrincipalMapping(security.settings.ssl_principal_mapping_rules)
 
         def make() -> Connection | TlsStream:
-            sasl = SaslSession(security, find, verify) if listener.sasl else None
+            sasl = SaslSession(security, find, verify, find_token) if listener.sasl else None
             connection = Connection(
                 router,
                 self._config.socket_request_max_bytes,

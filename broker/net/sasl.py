@@ -21,10 +21,12 @@ from broker.security.login import LoginRefused
 from broker.security.mechanisms import OAUTHBEARER
 from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.plain import PlainServer
-from broker.security.scram import ScramCredential, ScramMechanism, ScramServer
+from broker.security.scram import ScramCredential, ScramMechanism, ScramServer, TokenCredential
 
 FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
 """Returns the SCRAM credential of a user, if there is one."""
+FindToken = Callable[[ScramMechanism, str], TokenCredential | None]
+"""Returns what the delegation token of this id logs in with, if it may."""
 VerifyToken = Callable[[str], Awaitable[AccessToken]]
 """Checks the access token of OAUTHBEARER. Raises TokenRefused, and ConnectionFailed while it cannot tell."""
 
@@ -58,11 +60,16 @@ class SaslSession:
     """Call `start`, then `step` until `done` or `failed`."""
 
     def __init__(
-        self, security: ListenerSecurity, find: FindCredential, verify_token: VerifyToken | None = None
+        self,
+        security: ListenerSecurity,
+        find: FindCredential,
+        verify_token: VerifyToken | None = None,
+        find_token: FindToken = lambda mechanism, token_id: None,
     ) -> None:
         """`verify_token` is needed where OAUTHBEARER is enabled."""
         self._security = security
         self._find = find
+        self._find_token = find_token
         self._verify_token = verify_token
         self._state = _State.WAITING
         self._exchange: _Exchange
@@ -76,6 +83,8 @@ class SaslSession:
         self.max_request_bytes = security.settings.sasl_server_max_receive_size
         """Longer requests are refused before the login."""
         self.principal: str | None = None
+        self.by_token = False
+        """Whether a delegation token logged in, which may not ask for another one."""
         self.raw = False
         """Whether tokens arrive bare, without a request around them."""
         self.failure = ""
@@ -141,12 +150,15 @@ class SaslSession:
             assert self._verify_token is not None
             return OAuthBearerServer(self._verify_token)
         scram = ScramMechanism(mechanism)
-        return ScramServer(scram, lambda user: self._find(scram, user))
+        return ScramServer(
+            scram, lambda user: self._find(scram, user), lambda token_id: self._find_token(scram, token_id)
+        )
 
     def _succeed(self, principal: str, credentials_ms: int) -> None:
         if self.principal not in (None, principal):
             raise LoginRefused("a login that is renewed must be of the same user")
         self.principal = principal
+        self.by_token = isinstance(self._exchange, ScramServer) and self._exchange.by_token
         self.raw = False
         self._state = _State.DONE
         limits = [one for one in (self._security.settings.connections_max_reauth_ms, credentials_ms) if one]

@@ -20,6 +20,8 @@ _CODES = {
     AclResourceType.GROUP: ErrorCode.group_authorization_failed,
     AclResourceType.TRANSACTIONAL_ID: ErrorCode.transactional_id_authorization_failed,
     AclResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+    AclResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
+    AclResourceType.USER: ErrorCode.delegation_token_authorization_failed,
 }
 
 
@@ -220,6 +222,28 @@ ALTER_SCRAM = _row(
     _CLUSTER,
     otherwise="CLUSTER_AUTHORIZATION_FAILED; also with it for a super user, whom only super users change",
 )
+CREATE_TOKEN = _row(
+    _A.CREATE_DELEGATION_TOKEN,
+    _O.CREATE_TOKENS,
+    AclResourceType.USER,
+    "of another owner",
+    "DELEGATION_TOKEN_AUTHORIZATION_FAILED; also with it for a super user, of whom only super users create tokens",
+    low=3,
+)
+DESCRIBE_TOKEN = _row(
+    _A.DESCRIBE_DELEGATION_TOKEN,
+    _O.DESCRIBE,
+    AclResourceType.DELEGATION_TOKEN,
+    "of each token of others",
+    "DescribeTokens on its owner is asked for",
+)
+DESCRIBE_TOKENS_OF_USER = _row(
+    _A.DESCRIBE_DELEGATION_TOKEN,
+    _O.DESCRIBE_TOKENS,
+    AclResourceType.USER,
+    "of the owner of each token of others",
+    f"{_LEFT_OUT}; also with it for a super user, whose tokens only super users see",
+)
 DESCRIBE_ACLS = _row(_A.DESCRIBE_ACLS, _O.DESCRIBE, _CLUSTER)
 CREATE_ACLS = _row(_A.CREATE_ACLS, _O.ALTER, _CLUSTER)
 DELETE_ACLS = _row(_A.DELETE_ACLS, _O.ALTER, _CLUSTER)
@@ -236,7 +260,12 @@ DESCRIBE_LOG_DIRS = _row(
 
 PERMISSIONS = tuple(_ROWS)
 
-OPEN_APIS = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+OPEN_APIS = frozenset(
+    {
+        *(ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
+        *(ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN),  # for the token's owner and renewers
+    }
+)
 """APIs that need no right."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from broker.errors import AuthenticationFailed, ErrorCode, error_name
+from broker.errors import AuthenticationFailed, ErrorCode, MechanismNotOffered, error_name
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.security.login import Exchange, Login, LoginRefused, RefusedByBroker
@@ -46,7 +46,7 @@ def sasl_login(login: Login, exchange: Exchange, address: str) -> Generator[Ask,
 def _check_handshake(answer: Any, login: Login, address: str) -> None:
     if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
         offered = ", ".join(answer.mechanisms) or "none"
-        raise AuthenticationFailed(f"{address} does not offer sasl.mechanism={login.mechanism}; it has {offered}")
+        raise MechanismNotOffered(f"{address} does not offer sasl.mechanism={login.mechanism}; it has {offered}")
     if answer.error_code is ErrorCode.illegal_sasl_state:
         raise AuthenticationFailed(f"{address} requires no login: set security.protocol to PLAINTEXT or SSL")
     if answer.error_code is not ErrorCode.none:

@@ -15,6 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import NamedTuple
 
 from broker.control_characters import escaped
 from broker.security.login import Exchange, LoginRefused, PasswordLogin
@@ -29,6 +30,8 @@ _ITERATIONS = re.compile("[0-9]{1,9}")
 _MAX_SHOWN = 100
 """Characters of what the other side sent."""
 _SALT_BYTES = 16
+TOKEN_AUTH = "tokenauth"
+"""The extension of SCRAM, and the option of its login module, of a login by a delegation token (KIP-48)."""
 _DECOYS = secrets.token_bytes(32)
 """The salts of unknown users are derived from this, so that they stay the same, as those of real users do."""
 
@@ -105,15 +108,31 @@ class ScramCredential:
             raise ValueError("not a SCRAM credential") from None  # the text has keys: do not show it
 
 
+class TokenCredential(NamedTuple):
+    """What a delegation token logs in with, as whom, and for how long."""
+
+    credential: ScramCredential
+    user: str
+    lifetime_ms: int
+
+
 class ScramServer:
     """One login as the broker sees it: `first`, then `final`. `user` is set by the first, `complete` by `step`."""
 
-    lifetime_ms = 0
-    """A password does not expire."""
-
-    def __init__(self, mechanism: ScramMechanism, find: Callable[[str], ScramCredential | None]) -> None:
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find: Callable[[str], ScramCredential | None],
+        find_token: Callable[[str], TokenCredential | None] = lambda token_id: None,
+    ) -> None:
+        """`find` gets a user's name, `find_token` the id of a delegation token."""
         self._mechanism = mechanism
         self._find = find
+        self._find_token = find_token
+        self.by_token = False
+        """Whether it is a delegation token that logs in (the extension `tokenauth=true`)."""
+        self.lifetime_ms = 0
+        """A token's; a password does not expire."""
         self._credential: ScramCredential | None = None
         self._known = False
         self._nonce = ""
@@ -139,11 +158,12 @@ class ScramServer:
         fields = _fields(bare)
         name = fields.get("n", "")
         self.user = _unescape(name)
-        if not self.user or not fields.get("r") or "m" in fields or fields.get("tokenauth", "false") != "false":
+        self.by_token = fields.get(TOKEN_AUTH, "false").lower() == "true"
+        if not self.user or not fields.get("r") or "m" in fields:
             raise LoginRefused("the first SCRAM message cannot be read")
         if header and _unescape(header.removeprefix("a=")) != self.user:
             raise LoginRefused("a user cannot log in as another user")
-        credential = self._find(self.user)
+        credential = self._token() if self.by_token else self._find(self.user)
         self._known = credential is not None
         self._credential = credential = credential or self._decoy()
         self._header = text[:2] + header + ","
@@ -168,6 +188,14 @@ class ScramServer:
             raise LoginRefused("wrong user or password")
         return b"v=" + _base64(mechanism.hmac(credential.server_key, signed)).encode()
 
+    def _token(self) -> ScramCredential | None:
+        """From here on the user is the token's owner."""
+        found = self._find_token(self.user)
+        if found is None:
+            return None
+        self.user, self.lifetime_ms = found.user, found.lifetime_ms
+        return found.credential
+
     def _decoy(self) -> ScramCredential:
         seed = self._mechanism.hmac(_DECOYS, self.user.encode())
         return ScramCredential(seed[:_SALT_BYTES], seed, seed, MIN_ITERATIONS)
@@ -176,11 +204,12 @@ class ScramServer:
 class ScramClient:
     """One login of a client: `first`, `final`, then `verify`, which checks that the broker knows the password too."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str) -> None:
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, by_token: bool = False) -> None:
+        """`by_token`: user and password are the id and the HMAC of a delegation token."""
         self._mechanism = mechanism
         self._password = password
         self._nonce = secrets.token_urlsafe(24)
-        self._bare = f"n={_escape(user)},r={self._nonce}"
+        self._bare = f"n={_escape(user)},r={self._nonce}" + (f",{TOKEN_AUTH}=true" if by_token else "")
         self._expected = b""
 
     def first(self) -> bytes:
@@ -214,8 +243,19 @@ class ScramClient:
 
 @dataclasses.dataclass(frozen=True)
 class ScramLogin(PasswordLogin):
+    by_token: bool = dataclasses.field(default=False, kw_only=True)
+    """Whether user and password are the id and the HMAC of a delegation token."""
+
+    @property
+    def principal(self) -> str | None:
+        return None if self.by_token else super().principal
+
+    @property
+    def described(self) -> str:
+        return f"the login by delegation token {self.user!r}" if self.by_token else super().described
+
     def begin(self, host: str) -> Exchange:
-        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password)
+        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password, by_token=self.by_token)
         answer = yield client.first()
         answer = yield client.final(answer)
         client.verify(answer)

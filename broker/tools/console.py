@@ -30,6 +30,7 @@ BUILT_IN = {
     "users": "broker.tools.users:app",
     "quotas": "broker.tools.quotas:app",
     "acls": "broker.tools.acls:app",
+    "delegation-tokens": "broker.tools.delegation_tokens:app",
     "zookeeper": "broker.tools.zookeeper:app",
     "cluster": "broker.tools.cluster:app",
     "topics": "broker.tools.topics:app",

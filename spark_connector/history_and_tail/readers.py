@@ -6,6 +6,7 @@ As in read/readers.py, a reader is pickled between the driver and the tasks, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from spark_connector.errors import DataLoss
 from spark_connector.history_and_tail.fitted_read import FittedRead, gone_since_plan
 from spark_connector.history_and_tail.history_files import FilesToRead, read_history
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
-from spark_connector.read.readers import KafkaInputPartition, read_partition
+from spark_connector.read.readers import input_partitions, read_partition, sent_to_tasks
 from spark_connector.read.stream_offset import Document
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
@@ -44,6 +45,9 @@ class HistoryBatchReader(DataSourceReader):
     def __init__(self, fitted: FittedRead) -> None:
         self._fitted = fitted
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return HistoryBatchReader, (_sent(self._fitted),)
+
     @entry_point
     def partitions(self) -> list[InputPartition]:
         """The tasks of both sides, of one plan. Raises ConfigError, ConnectorError, LoadError, the client's errors."""
@@ -51,7 +55,7 @@ class HistoryBatchReader(DataSourceReader):
 
         plan = plan_history(self._fitted)
         of_table = _file_tasks(self._fitted, plan.snapshot, plan.snapshot.files)
-        return of_table + [KafkaInputPartition(task, plan.topic_ids) for task in plan.tasks]
+        return of_table + input_partitions(self._fitted.topics, plan.tasks, plan.topic_ids)
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -70,7 +74,7 @@ class HistoryStreamReader(StreamReader):
         self._history: HistoryBatches | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return HistoryStreamReader, (self._fitted,)
+        return HistoryStreamReader, (_sent(self._fitted),)
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -91,6 +95,14 @@ class HistoryStreamReader(StreamReader):
 
             self._batches = self._history = HistoryBatches(self._fitted)
         return self._history
+
+
+def _sent(fitted: FittedRead) -> FittedRead:
+    """What tasks get: their partitions say how they log in."""
+    topics = sent_to_tasks(fitted.topics)
+    if topics is fitted.topics:
+        return fitted
+    return replace(fitted, topics=topics, options={}, history=replace(fitted.history, topics={}))
 
 
 def _file_tasks(fitted: FittedRead, snapshot: TableSnapshot, files: Sequence[TableFile]) -> list[InputPartition]:

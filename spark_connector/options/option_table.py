@@ -36,7 +36,7 @@ ARCHIVE_PREFIX = "archive.option."
 
 REGISTRY_URL: Final = "schema.registry.url"
 
-Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
+Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms", "word"]
 
 
 class Option(NamedTuple):
@@ -79,6 +79,17 @@ class Option(NamedTuple):
 
 
 SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
+
+
+TOKEN_AUTO: Final = "auto"
+DELEGATION_TOKEN = Option(
+    "delegationToken",
+    "auto: tasks log in by a delegation token that the driver asks the brokers for, and get no password; without a "
+    "token, as without the option. never: tasks log in as the driver does (ours; docs/how-to/delegation-tokens.md)",
+    "never",
+    kind="word",
+    choices=(TOKEN_AUTO, "never"),
+)
 
 
 def each(rows: Iterable[Option], **shared: Any) -> tuple[Option, ...]:
@@ -408,6 +419,7 @@ OPTIONS: tuple[Option, ...] = (
         "client id that brokers log, unless `kafka.client.id` is set; no group is formed",
         "spark-kafka-relation (batch), spark-kafka-source (stream)",
     ),
+    DELEGATION_TOKEN,
     Option("kafka.group.id", "default of `group`; a read needs no group and forms none"),
     Option("fetchOffset.numRetries", "how often the driver tries to look up offsets", "3", kind="long", least=1),
     Option("fetchOffset.retryIntervalMs", "wait between two of these tries, ms", "1000", kind="long"),

@@ -119,6 +119,7 @@ class SourceOptions:
     retry_interval_ms: int
     poll_timeout_ms: int
     client: ClientSettings
+    delegation_token: str
     offset_store: str | None
     store_options: Mapping[str, str] = field(repr=False)  # may hold passwords
     group: str | None

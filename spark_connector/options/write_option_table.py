@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from spark_connector.formats.value_format import FORMATS, REGISTERED, WRITE_FORMATS
 from spark_connector.formats.write_format import SubjectStrategy, WriteMode
-from spark_connector.options.option_table import REGISTRY_ACCESS, REGISTRY_URL, SERVERS, Option, each
+from spark_connector.options.option_table import (
+    DELEGATION_TOKEN,
+    REGISTRY_ACCESS,
+    REGISTRY_URL,
+    SERVERS,
+    Option,
+    each,
+)
 
 DELIVERIES = ("exactly-once", "at-least-once")
 _STRATEGIES = tuple(one.value for one in SubjectStrategy)
@@ -31,6 +38,7 @@ _BY_REGISTRY = (
 
 WRITE_OPTIONS: tuple[Option, ...] = (
     SERVERS,
+    DELEGATION_TOKEN,
     Option("topic", "topic of all rows; wins over a column `topic`. Set the option or have the column"),
     Option(
         "delivery",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.write_format import WriteFormats
-from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, check_names
+from spark_connector.options.option_table import DELEGATION_TOKEN, KAFKA_PREFIX, SPARKS_OWN, check_names
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.typed_write_options import parse_write_formats
 from spark_connector.options.write_option_table import DELIVERIES, WRITE_OPTIONS
@@ -47,6 +47,7 @@ class WriteOptions:
     include_headers: bool | None
     transaction_timeout_ms: int | None
     client: ClientSettings
+    delegation_token: str
     formats: WriteFormats
 
 
@@ -71,6 +72,7 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
         transaction_timeout_ms=values.optional_long(_TIMEOUT),
         client=_client_settings(values, exactly_once=exactly_once),
+        delegation_token=values.word(DELEGATION_TOKEN.name),
         formats=formats,
     )
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -24,6 +25,7 @@ from pyspark.version import __version__ as pyspark_version
 from broker.errors import PykafkaError
 from spark_connector.entry_point import entry_point
 from spark_connector.errors import ConnectorError
+from spark_connector.options.option_table import TOKEN_AUTO
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.plan_note import tell_plan
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
@@ -44,6 +46,7 @@ if ADMISSION_CONTROL:
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from broker.client.client_settings import ClientSettings
     from spark_connector.read.micro_batches import MicroBatches
 
 logger = logging.getLogger("pykafka.spark")
@@ -54,8 +57,12 @@ class KafkaInputPartition(InputPartition):
 
     value: tuple[OffsetRange, ...]
 
-    def __init__(self, value: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+    def __init__(
+        self, value: Sequence[OffsetRange], topic_ids: Mapping[str, str], client: ClientSettings | None = None
+    ) -> None:
+        """`client`: how the task logs in, if not as its options say."""
         super().__init__(tuple(value))
+        self.client = client
         topics = {one.tp.topic for one in value}
         self.topic_ids = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
 
@@ -70,6 +77,9 @@ class KafkaBatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return KafkaBatchReader, (sent_to_tasks(self._options),)
+
     @entry_point
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
@@ -80,11 +90,32 @@ class KafkaBatchReader(DataSourceReader):
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
             tell_plan(whole)
             tasks = reader.tasks(reader.split(whole, bounds.topic_ids))
-        return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
+        return input_partitions(self._options, tasks, bounds.topic_ids)
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
+
+
+def input_partitions(
+    options: SourceOptions, tasks: Sequence[Sequence[OffsetRange]], topic_ids: Mapping[str, str]
+) -> list[InputPartition]:
+    """The work of each task, with its login."""
+    client = None
+    if tasks and options.delegation_token == TOKEN_AUTO:
+        from spark_connector.delegation import executors_settings  # for the driver only
+
+        client = executors_settings(options.client)
+    return [KafkaInputPartition(task, topic_ids, client) for task in tasks]
+
+
+def sent_to_tasks(options: SourceOptions) -> SourceOptions:
+    """What a pickle for tasks may hold."""
+    if options.delegation_token != TOKEN_AUTO:
+        return options
+    from spark_connector.delegation import without_secrets  # for the driver only
+
+    return without_secrets(options)
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -96,6 +127,7 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
         return iter(())
     from spark_connector.read.fetch import read_ranges  # for executors only; planning does not load it
 
+    options = options if partition.client is None else replace(options, client=partition.client)
     return read_ranges(options, partition.value, partition.topic_ids)
 
 
@@ -107,7 +139,7 @@ class KafkaStreamReader(DataSourceStreamReader):
         self._batches: MicroBatches | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return KafkaStreamReader, (self._options,)  # executors get the options, no sockets and no rows
+        return KafkaStreamReader, (sent_to_tasks(self._options),)  # executors get the options, no sockets and no rows
 
     @entry_point
     def initialOffset(self) -> Document:  # noqa: N802
@@ -134,7 +166,7 @@ class KafkaStreamReader(DataSourceStreamReader):
                     return []
                 hand_over(self, rows)
                 return [KafkaInputPartition(plan.ranges, plan.topic_ids)]
-        return [KafkaInputPartition(task, plan.topic_ids) for task in driver.tasks(plan)]
+        return input_partitions(self._options, driver.tasks(plan), plan.topic_ids)
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from broker.client.admin import Admin, ResourceType
@@ -17,8 +17,11 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
+from spark_connector.delegation import executors_settings
 from spark_connector.first_contact import note_reached, patience_s
+from spark_connector.options.option_table import TOKEN_AUTO
 from spark_connector.options.write_options import WriteOptions
+from spark_connector.spark_worker import in_stream_committer
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision import ATTEMPT_IDS
 
@@ -122,7 +125,9 @@ def plan_write(options: WriteOptions) -> WritePlan:
         plan = _plans[options] = _make_plan(options, cluster)
     if cluster.reached:
         note_reached(options.client)
-    return plan
+    if options.delegation_token != TOKEN_AUTO or in_stream_committer():
+        return plan
+    return replace(plan, options=replace(options, client=executors_settings(options.client)))
 
 
 def _make_plan(options: WriteOptions, cluster: Cluster) -> WritePlan:

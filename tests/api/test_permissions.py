@@ -28,6 +28,7 @@ from tests.support.permission_cases import (
     admin_of,
     codes_in,
     creation,
+    log_in,
     scram_deletion,
 )
 from tests.support.raw_requests import NO_ID, SERVED, Requests, ask_for, batch
@@ -48,8 +49,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         BrokerProcess(directory, GUARDED_SETTINGS, standalone=True) as broker,
         admin_of(broker.listeners["SASL_PLAINTEXT"]) as admin,
         Requests(broker.listeners["PLAINTEXT"]) as mine,
+        Requests(broker.listeners["SASL_PLAINTEXT"]) as known,
     ):
-        yield World(admin, mine)
+        log_in(known, "known")
+        yield World(admin, mine, known)
 
 
 def test_every_api_asks_for_a_right_or_needs_none() -> None:
@@ -65,10 +68,12 @@ def test_every_api_asks_for_a_right_or_needs_none() -> None:
 @pytest.mark.parametrize(("need", "version"), list(cells()))
 def test_a_right_is_asked_for(world: World, need: Permission, version: int) -> None:
     case = CASES[need]
+    mine = world.known if case.logged_in else world.mine
+    assert mine is not None
     world.allow(*case.others)
-    refused = world.mine.ask(need.api, case.body(world, version), version)
+    refused = mine.ask(need.api, case.body(world, version), version)
     world.allow(need, *case.others)
-    answered = world.mine.ask(need.api, case.body(world, version), version)
+    answered = mine.ask(need.api, case.body(world, version), version)
     if case.look is not None:
         assert (case.look(refused), case.look(answered)) == (False, True), (refused, answered)
     elif case.shows:

@@ -162,7 +162,6 @@ def test_kafkajs_tells_that_its_group_is_a_share_group(own_broker: BrokerProcess
 JAVA_ASKS: Mapping[str, Callable[[KafkaJava, Any], Any]] = {
     "DESCRIBE_QUORUM": lambda java, admin: admin.describeMetadataQuorum().quorumInfo(),
     "UNREGISTER_BROKER": lambda java, admin: admin.unregisterBroker(7).all(),
-    "CREATE_DELEGATION_TOKEN": lambda java, admin: admin.createDelegationToken().delegationToken(),
     "STREAMS_GROUP_DESCRIBE": lambda java, admin: admin.describeStreamsGroups(["g"]).all(),
 }
 

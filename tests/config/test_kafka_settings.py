@@ -123,7 +123,6 @@ PROTECTING = {
     "create.topic.policy.class.name": "x",
     "alter.config.policy.class.name": "x",
     "client.quota.callback.class": "x",
-    "delegation.token.secret.key": "x",
     "password.encoder.secret": "x",
     "quota.producer.default": "1024",
     "confluent.authorizer.access.rule.providers": "x",

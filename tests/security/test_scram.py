@@ -111,7 +111,6 @@ class TestAnUnknownUser:
         b"n,a=eve,n=bob,r=x",
         b"n,,n=,r=x",
         b"n,,m=1,n=bob,r=x",
-        b"n,,n=bob,r=x,tokenauth=true",
     ],
 )
 def test_a_first_message_that_is_none_is_refused(first: bytes) -> None:

@@ -25,9 +25,11 @@ DENIED = {
     ErrorCode.group_authorization_failed,
     ErrorCode.cluster_authorization_failed,
     ErrorCode.transactional_id_authorization_failed,
+    ErrorCode.delegation_token_authorization_failed,
 }
 ANONYMOUS = "User:ANONYMOUS"
-_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="admin";'
+KNOWN = "User:known"
+_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="admin" user_known="known";'
 GUARDED_SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "PLAIN",
@@ -35,6 +37,7 @@ GUARDED_SETTINGS = {
     "super.users": "User:admin",
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
     "group.initial.rebalance.delay.ms": "0",
+    "delegation.token.secret.key": "secret",
 }
 EVERY_ACL = {
     "resource_type_filter": AclResourceType.ANY,
@@ -63,10 +66,10 @@ def admin_of(bootstrap: str) -> Requests:
     return admin
 
 
-def log_in(admin: Requests) -> None:
-    """Make a connection to that listener the super user's."""
-    admin.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, 1)
-    admin.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": b"\0admin\0admin"}, 1)
+def log_in(client: Requests, user: str = "admin") -> None:
+    """Make a connection to that listener the super user's, or that of the user `known`."""
+    client.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, 1)
+    client.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": f"\0{user}\0{user}".encode()}, 1)
 
 
 def _entry(acl: Any) -> tuple[Any, ...]:
@@ -79,8 +82,12 @@ class World:
     `prefix` begins the name of each thing.
     """
 
-    def __init__(self, admin: Requests, mine: Requests, *, broker_id: int = 0, prefix: str = "") -> None:
+    def __init__(
+        self, admin: Requests, mine: Requests, known: Requests | None = None, *, broker_id: int = 0, prefix: str = ""
+    ) -> None:
+        """`known`: a connection of the user of this name, who has the same rights as `mine`, which did not log in."""
         self.admin, self.mine, self.broker_id, self._prefix = admin, mine, broker_id, prefix
+        self.known = known
         self._numbers = itertools.count()
         self.topic, self.group, self.transaction = (
             f"{prefix}known-{kind}" for kind in ("topic", "group", "transaction")
@@ -94,7 +101,8 @@ class World:
 
     def allow(self, *needs: Permission) -> None:
         """Let the other client have these rights, on all resources, and no others."""
-        self.set_acls(creation(need.operation, need.resource) for need in needs)
+        who = [ANONYMOUS] if self.known is None else [ANONYMOUS, KNOWN]
+        self.set_acls(creation(need.operation, need.resource, one) for need in needs for one in who)
 
     def set_acls(self, creations: Iterable[Mapping[str, Any]]) -> None:
         """These ACLs decide, and no others."""
@@ -175,6 +183,8 @@ class Case:
     """What only the answer with the right contains; there is no error code then."""
     look: Callable[[Any], bool] | None = None
     """Tells an answer with the right from one without."""
+    logged_in: bool = False
+    """Whether only those ask who have logged in."""
 
 
 def called(world: World) -> dict[str, Any]:
@@ -382,6 +392,24 @@ def scram_deletion(user: str) -> Body:
     return lambda world, version: {"deletions": [{"name": user, "mechanism": 1}], "upsertions": ()}
 
 
+TOKEN_OF_OTHER = {
+    "owner_principal_type": "User",
+    "owner_principal_name": "other",
+    "renewers": (),
+    "max_lifetime": -1,
+}
+
+
+def tokens(world: World, version: int) -> dict[str, Any]:
+    """Of all owners; there is one of another one."""
+    world.admin.ask(ApiKey.CREATE_DELEGATION_TOKEN, TOKEN_OF_OTHER, 3)
+    return {"owners": None}
+
+
+def shows_other(answer: Any) -> bool:
+    return any(token.principal_name == "other" for token in answer.tokens)
+
+
 def log_start(world: World, version: int) -> dict[str, Any]:
     topic = {"name": world.topic, "partitions": [{"partition_index": 0, "offset": 0}]}
     return {"topics": [topic], "timeout": 30_000}
@@ -538,6 +566,9 @@ CASES: dict[Permission, Case] = {
     ),
     p.DESCRIBE_SCRAM: Case(lambda w, v: {"users": [{"name": "nobody"}]}),
     p.ALTER_SCRAM: Case(scram_deletion("nobody")),
+    p.CREATE_TOKEN: Case(lambda w, v: TOKEN_OF_OTHER, logged_in=True),
+    p.DESCRIBE_TOKEN: Case(tokens, look=shows_other, logged_in=True),
+    p.DESCRIBE_TOKENS_OF_USER: Case(tokens, look=shows_other, logged_in=True),
     p.DESCRIBE_ACLS: Case(lambda w, v: EVERY_ACL),
     p.CREATE_ACLS: Case(
         lambda w, v: {"creations": [creation(AclOperation.READ, AclResourceType.TOPIC, "User:somebody")]}

@@ -13,16 +13,11 @@ from broker.protocol.messages import known_versions
 
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
 NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
-NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
 NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
 NO_AUTHORIZER = "SECURITY_DISABLED without `authorizer.class.name`, as of Kafka without an authorizer"
 BETWEEN_BROKERS = "between brokers of a KRaft cluster"
 
 NOT_SERVED = {
-    "create_delegation_token": NO_TOKENS,
-    "renew_delegation_token": NO_TOKENS,
-    "expire_delegation_token": NO_TOKENS,
-    "describe_delegation_token": NO_TOKENS,
     "vote": NO_KRAFT,
     "begin_quorum_epoch": NO_KRAFT,
     "end_quorum_epoch": NO_KRAFT,
@@ -54,6 +49,10 @@ REMARKS = {
     "init_producer_id": "6 is of two-phase commit (KIP-939)",
     "list_transactions": "2 filters by a pattern",
     "api_versions": "Produce is advertised from 0, or librdkafka takes the broker for one without record batches",
+    **dict.fromkeys(
+        (f"{what}_delegation_token" for what in ("create", "renew", "expire", "describe")),
+        "DELEGATION_TOKEN_AUTH_DISABLED without `delegation.token.secret.key`",
+    ),
     "describe_acls": NO_AUTHORIZER,
     "create_acls": NO_AUTHORIZER,
     "delete_acls": NO_AUTHORIZER,

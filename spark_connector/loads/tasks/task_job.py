@@ -15,7 +15,7 @@ import secrets
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
+from spark_connector.delegation import lent_to_tasks
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
 from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
@@ -109,7 +110,8 @@ class TaskJob:
             tasks = reader.tasks(ranges)
         if not tasks:
             return TaskResult()
-        return _run_in_spark(session(), self, tasks)
+        with lent_to_tasks(self.options) as lent:
+            return _run_in_spark(session(), replace(self, options=lent), tasks)
 
     def run_task(self, ranges: Sequence[OffsetRange]) -> TaskResult:
         """What one task does."""

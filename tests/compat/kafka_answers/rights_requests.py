@@ -19,11 +19,13 @@ _LATER = {
     *(one for one in ApiKey if "SHARE" in one.name),
 }
 """Kafka 3.8.1 does not serve them."""
+_LOGGED_IN = {need for need, case in CASES.items() if case.logged_in}
+"""Who asks did not log in."""
 
 
 def ask_all(asking: GuardedAsking) -> None:
     for need in PERMISSIONS:
-        if need.api in _LATER or need is FIND_SHARE:
+        if need.api in _LATER or need is FIND_SHARE or need in _LOGGED_IN:
             continue
         for version in versions(need.api):
             if need.low <= version <= (version if need.high is None else need.high):

@@ -86,11 +86,12 @@ def without(options: dict[str, str], names: set[str]) -> dict[str, str]:
 
 def test_every_declared_option_is_read() -> None:
     values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
-    values |= {"txnAppId": "a", "txnVersion": "1"}
+    values |= {"txnAppId": "a", "txnVersion": "1", "delegationToken": "auto"}
     logins = {"schema.registry.basic.auth.user.info", "schema.registry.bearer.auth.token"}
     declared = {option.name for option in WRITE_OPTIONS}
     assert declared == {*values, *SERVERS, *TYPED, *JSON, *REGISTRY, *logins}
     changed = parse_write_options({**SERVERS, **values}, stream=False)
+    assert changed.delegation_token == "auto"
     assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")
     by_subject, by_id = {"valueSubjectStrategy", "keySubjectStrategy", "autoRegister"}, {"valueSchemaId", "keySchemaId"}
     typed = parse_write_options({**SERVERS, **REGISTRY, **without(TYPED, by_id)}, stream=False).formats
