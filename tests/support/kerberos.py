@@ -89,7 +89,7 @@ class Kdc:
             "KRB5_CONFIG": str(self.config),
             "KRB5_KDC_PROFILE": str(self.directory / "kdc.conf"),
             "KRB5CCNAME": f"FILE:{self.directory / 'no-tickets'}",
-            "KRB5RCACHENAME": f"dfl:{self.directory}",
+            "KRB5RCACHENAME": f"file2:{self.directory / 'replays'}",
         }
 
     @contextlib.contextmanager
@@ -183,7 +183,7 @@ def gssapi_site() -> Path | None:
 
 def _build_gssapi(root: Path, site: Path) -> None:
     (libraries,) = (file.parent for file in root.glob("usr/lib/*/libgssapi_krb5.so.2"))
-    headers = f"-I{root}/usr/include -I{root}/usr/include/mit-krb5"
+    headers = f"-I{root}/usr/include -I{root}/usr/include/mit-krb5 -DHAS_GSSAPI_EXT_H"
     variables = {
         "GSSAPI_COMPILER_ARGS": headers,
         # The old kind of tag holds for what the library itself needs, too.
@@ -191,7 +191,17 @@ def _build_gssapi(root: Path, site: Path) -> None:
         "GSSAPI_MAIN_LIB": str(libraries / "libgssapi_krb5.so.2"),
     }
     with tempfile.TemporaryDirectory(dir=site.parent, prefix=f".{site.name}-") as scratch:
-        command = [sys.executable, "-m", "pip", "install", "-q", "--no-cache-dir", "--target", f"{scratch}/site", _GSSAPI]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-cache-dir",
+            "--target",
+            f"{scratch}/site",
+            _GSSAPI,
+        ]
         try:
             done = subprocess.run(
                 command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S
@@ -226,3 +236,20 @@ def _changed_environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = text
+
+
+def keytab_module(keytab: Path, principal: str, options: str = "") -> str:
+    """A `sasl.jaas.config` of Java's login module."""
+    return (
+        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true doNotPrompt=true "
+        f'keyTab="{keytab}" principal="{principal}" {options};'
+    )
+
+
+def listener_settings(keytab: Path) -> dict[str, str]:
+    """Of a broker that lets clients in by tickets for `SERVICE`, whose keys are in the keytab."""
+    return {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://localhost:0",
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.sasl_plaintext.gssapi.sasl.jaas.config": keytab_module(keytab, principal_of(SERVICE)),
+    }
