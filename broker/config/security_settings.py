@@ -34,7 +34,6 @@ LISTENER_PREFIX = "listener.name."
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _JAAS = "sasl.jaas.config"
 _OAUTH_PREFIX = "oauthbearer."
-_OF_MECHANISMS = ("oauthbearer.sasl.oauthbearer.", "gssapi.sasl.kerberos.")
 _VALIDATOR = "oauthbearer.sasl.server.callback.handler.class"
 _UNSIGNED_VALIDATOR = "OAuthBearerUnsecuredValidatorCallbackHandler"
 _LOGIN_HANDLER = "oauthbearer.sasl.login.callback.handler.class"
@@ -262,8 +261,8 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
 
 def _overridden(settings: SecuritySettings, own: dict[str, str], prefix: str) -> SecuritySettings:
     """The settings with those of one listener. Raises ConfigError for a key that it cannot have."""
-    for key in [key for key in own if key.startswith(_OF_MECHANISMS)]:
-        own[key.partition(".")[2]] = own.pop(key)  # Kafka takes them with and without the mechanism
+    for key in [key for key in own if key.startswith(f"{_OAUTH_PREFIX}sasl.{_OAUTH_PREFIX}")]:
+        own[key.removeprefix(_OAUTH_PREFIX)] = own.pop(key)  # Kafka takes them with and without the mechanism
     known = settings_of(SecuritySettings)
     for key in own:
         if key not in known or key in _NOT_PER_LISTENER:
