@@ -23,6 +23,7 @@ from broker.client.producer import Producer
 from broker.errors import AuthenticationFailed
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
+from tests.support.console import answer_of
 from tests.support.kafka_java import KafkaJava, java_or_give_up, thrown, type_of
 from tests.support.kerberos import SERVICE, Kdc, keytab_module, listener_settings, principal_of
 
@@ -114,6 +115,32 @@ class TestOurClient:
         with Cluster(wrong) as cluster, pytest.raises(AuthenticationFailed, match="refused the login of ann@"):
             cluster.topics()
 
+    def test_logs_in_again_while_tickets_and_sessions_end(
+        self, broker: BrokerProcess, librdkafkas: dict[str, str], kerberos: Kdc, topic: str, group: str
+    ) -> None:
+        keytab = kerberos.principal("hasty", "-maxlife", "2 seconds")
+        settings = {
+            **librdkafkas,
+            "bootstrap.servers": broker.listeners["BRIEF"],
+            "sasl.kerberos.keytab": str(keytab),
+            "sasl.kerberos.principal": principal_of("hasty"),
+        }
+        written = 0
+        with Producer(settings) as producer:
+            deadline = time.monotonic() + TIMEOUT_S
+            while kerberos.tickets_given("hasty") < 4 and time.monotonic() < deadline:
+                producer.send(topic, b"%d" % written).result(TIMEOUT_S)
+                written += 1
+        assert kerberos.tickets_given("hasty") >= 4
+        assert consumed({**settings, "group.id": group}, topic, written) == [b"%d" % one for one in range(written)]
+
+    def test_the_commands_log_in(self, javas: dict[str, str], topic: str, tmp_path: Path) -> None:
+        file = tmp_path / "client.properties"
+        file.write_text("".join(f"{name}={text}\n" for name, text in javas.items()))
+        address = ("--bootstrap-server", javas["bootstrap.servers"], "--command-config", str(file))
+        answer_of("topics", "create", "--topic", topic, *address)
+        assert topic in answer_of("topics", "list", *address)
+
     def test_one_whom_no_rule_names_is_refused(self, address: dict[str, str], kerberos: Kdc) -> None:
         keytab = kerberos.principal("too/many/parts")
         settings = {**address, "sasl.kerberos.keytab": str(keytab), "sasl.kerberos.principal": "too/many/parts"}
@@ -196,11 +223,11 @@ def test_brokers_log_in_to_each_other(tmp_path: Path, zookeeper: str, kerberos: 
         assert "Traceback" not in broker.output
 
 
-def consumed(settings: dict[str, str], topic: str) -> list[bytes | None]:
+def consumed(settings: dict[str, str], topic: str, count: int = len(VALUES)) -> list[bytes | None]:
     found: list[bytes | None] = []
     with Consumer({**settings, "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe([topic])
         deadline = time.monotonic() + TIMEOUT_S
-        while len(found) < len(VALUES) and time.monotonic() < deadline:
+        while len(found) < count and time.monotonic() < deadline:
             found += [record.value for record in consumer.poll(0.5)]
     return found

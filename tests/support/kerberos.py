@@ -117,6 +117,13 @@ class Kdc:
         """Keytabs made before are of no use any more."""
         self.kadmin("cpw", "-randkey", name)
 
+    def tickets_given(self, name: str) -> int:
+        """How often the principal has asked for a first ticket, and got it."""
+        return sum(
+            "AS_REQ" in line and "ISSUE: " in line and f" {name}@" in line
+            for line in self._log().read_text().splitlines()
+        )
+
     def kadmin(self, *words: str) -> None:
         done = self._run("kadmin.local", "-r", REALM, *words)
         assert b"kadmin.local:" not in done.stderr or b"No policy specified" in done.stderr, done.stderr.decode()
@@ -247,9 +254,16 @@ def keytab_module(keytab: Path, principal: str, options: str = "") -> str:
 
 
 def listener_settings(keytab: Path) -> dict[str, str]:
-    """Of a broker that lets clients in by tickets for `SERVICE`, whose keys are in the keytab."""
+    """Of a broker that lets clients in by tickets for `SERVICE`, whose keys are in the keytab.
+
+    On its listener BRIEF they have to log in again within a second (KIP-368).
+    """
+    module = keytab_module(keytab, principal_of(SERVICE))
     return {
-        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://localhost:0",
-        "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "GSSAPI",
-        "listener.name.sasl_plaintext.gssapi.sasl.jaas.config": keytab_module(keytab, principal_of(SERVICE)),
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://localhost:0,BRIEF://localhost:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,BRIEF:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "GSSAPI",
+        "listener.name.sasl_plaintext.gssapi.sasl.jaas.config": module,
+        "listener.name.brief.gssapi.sasl.jaas.config": module,
+        "listener.name.brief.connections.max.reauth.ms": "1000",
     }
