@@ -197,8 +197,8 @@ class SecuritySettings(StoreSettings):
     )
     sasl_kerberos_principal_to_local_rules: tuple[str, ...] = _security(
         ("DEFAULT",),
-        "GSSAPI: RULE:[N:FORMAT](PATTERN)s/PATTERN/REPLACEMENT/g/L,…,DEFAULT: what a client is called after its "
-        "Kerberos principal. A client to which no rule applies is refused.",
+        "GSSAPI: rules of Hadoop's auth_to_local, or DEFAULT: what a client is called after its Kerberos principal. A "
+        "client to which no rule applies is refused.",
         _kerberos_rules,
     )
 

@@ -15,6 +15,7 @@ from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.kerberos import SERVICE, Kdc, keytab_module, listener_settings, principal_of
 from tests.support.kerberos_driver import KerberosDriver
+from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
 
@@ -27,6 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, kerberos: Kdc) -> Iterator[
 
 def job(broker: BrokerProcess, module: str, topic: str, home: Path) -> KerberosDriver:
     """Writes 10 records, and reads 20 in a stream."""
+    Topic(broker.listeners["PLAINTEXT"], topic)
     options = {
         "kafka.bootstrap.servers": broker.listeners["BRIEF"],
         "kafka.security.protocol": "SASL_PLAINTEXT",

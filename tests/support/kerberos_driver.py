@@ -33,24 +33,24 @@ def main() -> None:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.range(WRITTEN).selectExpr("string(id) AS value").write.format("pykafka").options(
+    spark.range(WRITTEN).selectExpr("string(id) AS value").write.mode("append").format("pykafka").options(
         **arguments["options"], topic=arguments["topic"]
     ).save()
     options = {**arguments["options"], "subscribe": arguments["topic"], "startingOffsets": "earliest"}
     print(f"batch {spark.read.format('pykafka').options(**options).load().count()}", flush=True)
-    total, last = 0, ""
+    seen: set[tuple[int, int]] = set()
+    last = ""
 
     def take(rows: DataFrame, _: int) -> None:
-        nonlocal total
-        total += rows.count()
-        print(f"stream {total}", flush=True)
+        seen.update((row.partition, row.offset) for row in rows.select("partition", "offset").collect())
+        print(f"stream {len(seen)}", flush=True)
 
     stream = spark.readStream.format("pykafka").options(**options).load().writeStream.foreachBatch(take)
     stream = stream.option("checkpointLocation", arguments["checkpoint"]).trigger(processingTime="200 milliseconds")
-    while total < arguments["until"]:
+    while len(seen) < arguments["until"]:
         query = stream.start()
         try:
-            while total < arguments["until"] and not query.awaitTermination(1):
+            while len(seen) < arguments["until"] and not query.awaitTermination(1):
                 pass
         except StreamingQueryException as error:
             said = next((line for line in str(error).splitlines() if "AuthenticationFailed" in line), str(error))
