@@ -22,6 +22,8 @@ from tests.support import broker_process, randomness
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
 from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
+from tests.support.kerberos import SERVICE, Kdc, gssapi_site
+from tests.support.requirements import Unavailable, give_up
 from tests.support.source_tree import ROOT
 from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
 from tests.support.topics import Topic
@@ -154,6 +156,25 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
     yield server.start()
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    """A Kerberos realm for the whole session; `with kdc.entered():` is needed to be in it."""
+    try:
+        with Kdc(tmp_path_factory.mktemp("kdc")) as started:
+            gssapi_site()
+            started.principal(SERVICE)
+            yield started
+    except Unavailable as error:
+        give_up(f"Kerberos: {error}")
+
+
+@pytest.fixture(scope="module")
+def kerberos(kdc: Kdc) -> Iterator[Kdc]:
+    """The same, and this process and those that it starts are in it while the tests of a module run."""
+    with kdc.entered():
+        yield kdc
 
 
 @pytest.fixture(scope="session")

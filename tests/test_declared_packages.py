@@ -20,6 +20,7 @@ ELSEWHERE = {
     "auditwheel",  # `make dist` installs these three
     "build",
     "twine",
+    "gssapi",  # the extra [kerberos], which has no wheel for Linux: tests/support/kerberos.py builds it
     *("bytewax", "celery", "faststream", "faust", "quixstreams"),  # in environments of their own
     "test",  # kafka-python's own tests, which `compat/public` runs
 }

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from broker.client.sasl_settings import SaslSettings
 from broker.errors import ConfigError
 from broker.security.jaas import parse_jaas
+from broker.security.kerberos import KerberosIdentity, identity_of_module, service_name
+from broker.security.kerberos_login import KerberosLogin
 from broker.security.login import Login
-from broker.security.mechanisms import LOGIN_MODULES, MECHANISMS, OAUTHBEARER
+from broker.security.mechanisms import GSSAPI, LOGIN_MODULES, MECHANISMS, OAUTHBEARER
 from broker.security.oauthbearer import TokenLogin, client_first
 from broker.security.password_login import password_login
 from broker.security.scram import TOKEN_AUTH, ScramLogin
@@ -20,6 +22,8 @@ def login_of(settings: SaslSettings) -> Login:
     mechanism, jaas = _chosen(settings)
     if mechanism == OAUTHBEARER:
         return _by_token(settings, jaas)
+    if mechanism == GSSAPI:
+        return _by_kerberos(settings, jaas)
     return _by_password(settings, mechanism, jaas)
 
 
@@ -77,3 +81,23 @@ def _by_token(settings: SaslSettings, jaas: Mapping[str, str]) -> Login:
     )
     where = "sasl.oauthbearer.token.endpoint.url and the credentials for it"
     return TokenLogin(OAUTHBEARER, options.get("clientId", ""), tokens, extensions, settings=where)
+
+
+def _by_kerberos(settings: SaslSettings, jaas: Mapping[str, str]) -> Login:
+    """By a keytab or the ticket cache: as the login module says, or librdkafka's settings."""
+    keytab, principal = settings.sasl_kerberos_keytab, settings.sasl_kerberos_principal
+    if settings.sasl_username or settings.sasl_password:
+        raise ConfigError("sasl.mechanism=GSSAPI logs in by a ticket: remove sasl.username and sasl.password")
+    if settings.sasl_jaas_config:
+        if keytab or principal:
+            raise ConfigError("set sasl.jaas.config, or sasl.kerberos.keytab and sasl.kerberos.principal, but not both")
+        identity, where = identity_of_module(jaas, "sasl.jaas.config"), "the options in sasl.jaas.config"
+    elif keytab:
+        if not principal:
+            raise ConfigError(f"sasl.kerberos.keytab={keytab}: set sasl.kerberos.principal, too: name@REALM")
+        identity, where = KerberosIdentity(principal, keytab), "sasl.kerberos.keytab and sasl.kerberos.principal"
+    else:
+        identity, where = KerberosIdentity(principal or "", cache=""), "the ticket cache and sasl.kerberos.principal"
+    service = service_name(jaas, settings.sasl_kerberos_service_name, "sasl.jaas.config")
+    where += f", sasl.kerberos.service.name={service} and the rules of the broker for principals"
+    return KerberosLogin(GSSAPI, identity.principal, identity, service, settings=where)

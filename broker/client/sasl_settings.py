@@ -17,7 +17,13 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 def _mechanism(value: str | None) -> str | None:
     if value is None or value in MECHANISMS:
         return None
-    return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, is not built in)"
+    return f"must be one of {', '.join(MECHANISMS)}"
+
+
+def _kinit(value: str | None) -> str | None:
+    if value is None or len(value.split()) < 2:
+        return None
+    return "no command is run to log in: set sasl.kerberos.keytab and sasl.kerberos.principal instead"
 
 
 def _login_handler(value: str | None) -> str | None:
@@ -55,7 +61,8 @@ class SaslSettings(StoreSettings):
     sasl_jaas_config: str | None = _security(
         None,
         'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…"; or '
-        '…OAuthBearerLoginModule required clientId="…" clientSecret="…" scope="…";',
+        '…OAuthBearerLoginModule required clientId="…" clientSecret="…" scope="…"; or …Krb5LoginModule required '
+        'useKeyTab=true keyTab="…" principal="…";',
         type="password",
     )
     sasl_login_callback_handler_class: str | None = _security(
@@ -89,6 +96,26 @@ class SaslSettings(StoreSettings):
     )
     sasl_oauthbearer_extensions: tuple[str, ...] = _security(
         (), "name=value,…: what to tell the broker beside the token (KIP-342)."
+    )
+
+    sasl_kerberos_service_name: str | None = _security(
+        None, "GSSAPI: the first part of the brokers' Kerberos principal; kafka by default."
+    )
+    sasl_kerberos_keytab: str | None = _security(
+        None, "GSSAPI: file of the client's keys. librdkafka's name for keyTab in sasl.jaas.config."
+    )
+    sasl_kerberos_principal: str | None = _security(
+        None, "GSSAPI: the client's principal, name@REALM. Without a keytab it must have a ticket in the ticket cache."
+    )
+    sasl_kerberos_kinit_cmd: str | None = _security(
+        None, "Path of kinit, as Java's clients have it. It changes nothing: no kinit is started.", _kinit
+    )
+    sasl_kerberos_ticket_renew_window_factor: float = _security(
+        0.8, "Of Java's clients. It changes nothing: tickets of a keytab are renewed at half of their life."
+    )
+    sasl_kerberos_ticket_renew_jitter: float = _security(0.05, "Of Java's clients. It changes nothing.")
+    sasl_kerberos_min_time_before_relogin: int = _security(
+        60000, "Of Java's clients and librdkafka. It changes nothing."
     )
 
     @property

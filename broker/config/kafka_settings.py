@@ -46,6 +46,8 @@ IGNORED: Final = (
     "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
     "auto.include.jmx.reporter", "kafka.metrics.*", "kafka.csv.metrics.reporter.enabled", "ssl.protocol",
     "ssl.secure.random.implementation", "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm",
+    # logins of Java to a KDC, which the library does here
+    "sasl.kerberos.kinit.cmd", "sasl.kerberos.ticket.renew.*", "sasl.kerberos.min.time.before.relogin",
     # Confluent's
     "confluent.support.*", "confluent.metrics.*", "confluent.license.*", "confluent.balancer.*",
     "confluent.telemetry.*", "confluent.reporters.*", "confluent.cluster.link.*", "confluent.tier.*",
@@ -74,7 +76,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "principal.builder.class": f"{_NO_JAVA}; ssl.principal.mapping.rules maps names",
     "sasl.*callback.handler.class": _NO_JAVA,
     "sasl.login.class": _NO_JAVA,
-    "sasl.kerberos.*": "there is no GSSAPI here; use SCRAM, PLAIN or OAUTHBEARER",
     "ssl.engine.factory.class": _NO_JAVA,
     "ssl.provider": _NO_JAVA,
     "security.providers": _NO_JAVA,

@@ -3,7 +3,8 @@
 `listener.name.<name>.<key>` overrides a key for one listener. `listener.name.<name>.plain.sasl.jaas.config` lists the
 users of PLAIN; those of SCRAM are in ZooKeeper (cluster/users.py). `username` and `password` in the
 `listener.name.<name>.<mechanism>.sasl.jaas.config` of the inter-broker listener are what brokers log in with. With
-OAUTHBEARER these are `clientId` and `clientSecret`, and its tokens are checked as `sasl.oauthbearer.…` says.
+OAUTHBEARER these are `clientId` and `clientSecret`, and its tokens are checked as `sasl.oauthbearer.…` says. With
+GSSAPI the keytab is what a broker accepts tickets with, and what it logs in with.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
 from broker.security.identity_provider import is_file, require_url
 from broker.security.jaas import LoginModule, parse_jaas
+from broker.security.kerberos import identity_of_module, service_name
+from broker.security.kerberos_login import KerberosLogin
+from broker.security.kerberos_rules import KerberosRules
+from broker.security.kerberos_server import KerberosKeys
 from broker.security.login import Login
-from broker.security.mechanisms import LOGIN_MODULES, MECHANISMS, OAUTHBEARER
+from broker.security.mechanisms import GSSAPI, LOGIN_MODULES, MECHANISMS, OAUTHBEARER
 from broker.security.oauthbearer import TokenLogin, client_first
 from broker.security.password_login import password_login
 from broker.security.principal_mapping import PrincipalMapping
@@ -32,6 +37,10 @@ _OAUTH_PREFIX = "oauthbearer."
 _VALIDATOR = "oauthbearer.sasl.server.callback.handler.class"
 _UNSIGNED_VALIDATOR = "OAuthBearerUnsecuredValidatorCallbackHandler"
 _LOGIN_HANDLER = "oauthbearer.sasl.login.callback.handler.class"
+_KRB5_MODULE = (
+    "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+    'keyTab="/etc/kafka.keytab" principal="kafka/HOST@REALM";'
+)
 _HANDLERS = {_VALIDATOR: ("OAuthBearerValidatorCallbackHandler", _UNSIGNED_VALIDATOR), _LOGIN_HANDLER: LOGIN_HANDLERS}
 """Kafka's classes that may be named for a listener."""
 _security = partial(setting, group=SECURITY)
@@ -62,6 +71,14 @@ def parse_super_users(text: str) -> frozenset[str]:
 def _mapping_rules(value: str) -> str | None:
     try:
         PrincipalMapping(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _kerberos_rules(value: tuple[str, ...]) -> str | None:
+    try:
+        KerberosRules(value)
     except ConfigError as error:
         return str(error)
     return None
@@ -134,7 +151,7 @@ class SecuritySettings(StoreSettings):
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _security(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (Kafka's default, GSSAPI, is not).",
+        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (Kafka's default).",
         _supported,
     )
     sasl_server_max_receive_size: int = _security(
@@ -175,6 +192,16 @@ class SecuritySettings(StoreSettings):
         "listener.name.NAME.oauthbearer.sasl.jaas.config, or file:///… of a token.",
     )
 
+    sasl_kerberos_service_name: str | None = _security(
+        None, "GSSAPI: the first part of the brokers' Kerberos principal; kafka by default."
+    )
+    sasl_kerberos_principal_to_local_rules: tuple[str, ...] = _security(
+        ("DEFAULT",),
+        "GSSAPI: rules of Hadoop's auth_to_local, or DEFAULT: what a client is called after its Kerberos principal. A "
+        "client to which no rule applies is refused.",
+        _kerberos_rules,
+    )
+
 
 @dataclasses.dataclass(frozen=True)
 class ListenerSecurity:
@@ -188,6 +215,8 @@ class ListenerSecurity:
     """Options of the OAuthBearerLoginModule."""
     unsigned_tokens: bool = False
     """Whether OAUTHBEARER takes unsigned tokens, and no others."""
+    kerberos: KerberosKeys | None = None
+    """What tickets of GSSAPI are accepted with."""
 
     @property
     def authenticates(self) -> bool:
@@ -208,21 +237,24 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     users: dict[str, str] = {}
     logins: dict[str, Login] = {}
     options: Mapping[str, str] = {}
+    kerberos: KerberosKeys | None = None
     for key, text in modules.items():
         module = parse_jaas(text, prefix + key)
         if module.name not in LOGIN_MODULES.values():
             raise ConfigError(
-                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule or "
-                "OAuthBearerLoginModule"
+                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule, "
+                "OAuthBearerLoginModule or Krb5LoginModule"
             )
         if module.name == LOGIN_MODULES[OAUTHBEARER]:
             options = module.options
             logins |= _token_login(prefix + key, module, merged)
+        elif module.name == LOGIN_MODULES[GSSAPI]:
+            kerberos, logins[GSSAPI] = _kerberos(prefix + key, module, merged)
         else:
             logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
         if module.name == LOGIN_MODULES["PLAIN"]:
             users |= module.users
-    security = ListenerSecurity(listener, merged, users, logins, options, unsigned)
+    security = ListenerSecurity(listener, merged, users, logins, options, unsigned, kerberos)
     _check_mechanisms(security, prefix)
     return security
 
@@ -250,6 +282,8 @@ def _check_mechanisms(security: ListenerSecurity, prefix: str) -> None:
             f"listener {name} has no user for PLAIN: set {prefix}plain.{_JAAS}="
             'org.apache.kafka.common.security.plain.PlainLoginModule required user_NAME="PASSWORD";'
         )
+    if GSSAPI in enabled and security.kerberos is None:
+        raise ConfigError(f"listener {name} has no keytab for GSSAPI: set {prefix}gssapi.{_JAAS}={_KRB5_MODULE}")
     keys_url = settings.sasl_oauthbearer_jwks_endpoint_url
     if keys_url is not None:
         require_url(f"{prefix}sasl.oauthbearer.jwks.endpoint.url", keys_url)
@@ -278,6 +312,18 @@ def _token_login(key: str, module: LoginModule, settings: SecuritySettings) -> d
     client_first("token", extensions)
     where = f"sasl.oauthbearer.token.endpoint.url and {key}"
     return {OAUTHBEARER: TokenLogin(OAUTHBEARER, user, tokens, extensions, settings=where)}
+
+
+def _kerberos(key: str, module: LoginModule, settings: SecuritySettings) -> tuple[KerberosKeys, KerberosLogin]:
+    """By what a listener accepts tickets, and how this broker logs in to others. Raises ConfigError."""
+    identity = identity_of_module(module.options, key)
+    if not identity.keytab:
+        raise ConfigError(f"{key}: a broker needs a keytab: {_KRB5_MODULE}")
+    keys = KerberosKeys(
+        identity.keytab, identity.principal, KerberosRules(settings.sasl_kerberos_principal_to_local_rules), key
+    )
+    service = service_name(module.options, settings.sasl_kerberos_service_name, key)
+    return keys, KerberosLogin(GSSAPI, identity.principal, identity, service, settings=f"the options in {key}")
 
 
 def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
@@ -328,6 +374,11 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
                 f"{LISTENER_PREFIX}{name.lower()}.oauthbearer.{_JAAS}=org.apache.kafka.common.security.oauthbearer."
                 'OAuthBearerLoginModule required clientId="ID" clientSecret="SECRET";'
             )
+        if mechanism == GSSAPI:
+            raise ConfigError(
+                f"brokers cannot log in to each other on listener {name}: set {LISTENER_PREFIX}{name.lower()}.gssapi."
+                f"{_JAAS}={_KRB5_MODULE}"
+            )
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
         raise ConfigError(
             f"brokers cannot log in to each other on listener {name}: set {LISTENER_PREFIX}{name.lower()}."
@@ -336,8 +387,8 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
         )
     if login.principal is None and not parse_super_users(settings.super_users):
         raise ConfigError(
-            f"brokers log in to each other by OAUTHBEARER on listener {name}: set super.users to the names in their "
-            "tokens, such as User:kafka-brokers"
+            f"brokers log in to each other by {mechanism} on listener {name}: set super.users to the names in their "
+            "tokens, or those that the rules give their Kerberos principals, such as User:kafka"
         )
     return InterBroker(security, login)
 

@@ -28,7 +28,7 @@ from broker.net.sasl import FindCredential, FindToken, SaslSession
 from broker.net.tls import RenewedContext, TlsStream, server_context
 from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
-from broker.security.mechanisms import OAUTHBEARER
+from broker.security.mechanisms import GSSAPI, OAUTHBEARER
 from broker.security.principal_mapping import PrincipalMapping
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class ListenerSet:
                 self._contexts[name] = RenewedContext(f"listener {name}", security.settings, make)
             if security.listener.sasl and OAUTHBEARER in security.settings.sasl_enabled_mechanisms:
                 self._verifiers[name] = token_verifier(security, self._clock)
+            if security.listener.sasl and GSSAPI in security.settings.sasl_enabled_mechanisms and security.kerberos:
+                security.kerberos.check()
         for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)

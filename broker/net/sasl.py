@@ -17,8 +17,9 @@ from broker.config.security_settings import ListenerSecurity
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.security.access_token import AccessToken
+from broker.security.kerberos_server import KerberosServer
 from broker.security.login import LoginRefused
-from broker.security.mechanisms import OAUTHBEARER
+from broker.security.mechanisms import GSSAPI, OAUTHBEARER
 from broker.security.oauthbearer import OAuthBearerServer
 from broker.security.plain import PlainServer
 from broker.security.scram import ScramCredential, ScramMechanism, ScramServer, TokenCredential
@@ -149,6 +150,9 @@ class SaslSession:
         if mechanism == OAUTHBEARER:
             assert self._verify_token is not None
             return OAuthBearerServer(self._verify_token)
+        if mechanism == GSSAPI:
+            assert self._security.kerberos is not None
+            return KerberosServer(self._security.kerberos)
         scram = ScramMechanism(mechanism)
         return ScramServer(
             scram, lambda user: self._find(scram, user), lambda token_id: self._find_token(scram, token_id)
@@ -161,8 +165,10 @@ class SaslSession:
         self.by_token = isinstance(self._exchange, ScramServer) and self._exchange.by_token
         self.raw = False
         self._state = _State.DONE
-        limits = [one for one in (self._security.settings.connections_max_reauth_ms, credentials_ms) if one]
-        self.lifetime_ms = min(limits, default=0)
+        longest_ms = self._security.settings.connections_max_reauth_ms
+        if self._mechanism == GSSAPI and not longest_ms:
+            credentials_ms = 0  # as in Kafka: a ticket that ends does not end the connections that it opened
+        self.lifetime_ms = min((one for one in (longest_ms, credentials_ms) if one), default=0)
         if self.lifetime_ms:
             self._expires = time.monotonic() + self.lifetime_ms / 1000
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 OAUTHBEARER: Final = "OAUTHBEARER"
+GSSAPI: Final = "GSSAPI"
+"""Kerberos."""
 LOGIN_MODULES: Final[Mapping[str, str]] = {
     "PLAIN": "PlainLoginModule",
     "SCRAM-SHA-256": "ScramLoginModule",
     "SCRAM-SHA-512": "ScramLoginModule",
     OAUTHBEARER: "OAuthBearerLoginModule",
+    GSSAPI: "Krb5LoginModule",
 }
 MECHANISMS: Final = tuple(LOGIN_MODULES)

@@ -118,7 +118,6 @@ PROTECTING = {
     "principal.builder.class": "x",
     "sasl.server.callback.handler.class": "x",
     "sasl.login.callback.handler.class": "x",
-    "sasl.kerberos.service.name": "kafka",
     "security.providers": "x",
     "create.topic.policy.class.name": "x",
     "alter.config.policy.class.name": "x",

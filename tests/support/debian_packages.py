@@ -53,7 +53,8 @@ def _download(packages: Sequence[str], scratch: Path, *, with_dependencies: bool
 def _download_with(apt: Sequence[str], packages: Sequence[str], scratch: Path, *, with_dependencies: bool) -> None:
     if with_dependencies:
         planned = _run([*apt, "--simulate", "--no-install-recommends", "install", *packages], scratch)
-        packages = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+        needed = [line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")]
+        packages = [*packages, *(package for package in needed if package not in packages)]
     _run([*apt, "download", *packages], scratch)
 
 

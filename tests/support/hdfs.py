@@ -18,6 +18,7 @@ import shutil
 import socket
 import subprocess
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -121,14 +122,15 @@ _DIES_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec 3<
 class MiniHdfs:
     """One NameNode and one DataNode whose state lies in `root`."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises Unavailable when Java or the jars are missing."""
+    def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`settings`: more of Hadoop's. Raises Unavailable when Java or the jars are missing."""
         home = os.environ.get("JAVA_HOME")
         java = str(Path(home, "bin/java")) if home else shutil.which("java")
         if java is None:
             raise Unavailable("java is not on the PATH and JAVA_HOME is not set")
         self._java = java
         self._root = root.resolve()
+        self._settings = settings or {}
         self._jars = gather_jars()
         self._processes: dict[Daemon, subprocess.Popen[bytes]] = {}
         self._rpc_port, self._http_port = free_ports(2)  # kept over restarts: clients keep their URI
@@ -136,6 +138,11 @@ class MiniHdfs:
     @property
     def uri(self) -> str:
         return f"hdfs://127.0.0.1:{self._rpc_port}"
+
+    @property
+    def configuration(self) -> Path:
+        """For HADOOP_CONF_DIR."""
+        return self._root / "conf"
 
     @property
     def client_options(self) -> dict[str, str]:
@@ -208,13 +215,15 @@ class MiniHdfs:
             "dfs.datanode.scan.period.hours": "-1",
             "dfs.blockreport.initialDelay": "0",
             "ipc.client.connect.retry.interval": "200",
+            **self._settings,
         }
         properties = "".join(
             f"<property><name>{name}</name><value>{escape(value)}</value></property>\n"
             for name, value in settings.items()
         )
-        conf = self._root / "conf"
-        (conf / "hdfs-site.xml").write_text(f"<configuration>\n{properties}</configuration>\n")
+        conf = self.configuration
+        for site in ("core-site.xml", "hdfs-site.xml"):
+            (conf / site).write_text(f"<configuration>\n{properties}</configuration>\n")
         (conf / "log4j.properties").write_text(
             "log4j.rootLogger=INFO,E\nlog4j.appender.E=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.E.target=System.err\nlog4j.appender.E.layout=org.apache.log4j.PatternLayout\n"

@@ -124,6 +124,7 @@ IMPORT_IN_FUNCTION = {
     ("broker/net/token_verifier.py", "broker.security.signed_tokens.SigningKeys"): (
         "the libraries of the extra [oauth], for listeners with signed tokens only"
     ),
+    ("broker/security/kerberos.py", "gssapi"): "the library of the extra [kerberos], for logins by it only",
     ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",

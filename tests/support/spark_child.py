@@ -50,6 +50,15 @@ class SparkChild:
             )
         self._log = log
 
+    def wait_for(self, line: str) -> list[str]:
+        """Return after this line, with those before it. Raises AssertionError when the process ends without it."""
+        before: list[str] = []
+        for said in self._output:
+            if said.rstrip("\n") == line:
+                return before
+            before.append(said.rstrip("\n"))
+        raise AssertionError(f"it ended without {line!r}: {before}\n{self._log.read_text()[-3000:]}")
+
     def kill_after(self, seconds: float) -> bool:
         """Let it go on for so long, then kill -9 (its JVM ends with it); False when it was done before."""
         if self._ends_within(seconds):
