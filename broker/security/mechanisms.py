@@ -16,3 +16,5 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
     GSSAPI: "Krb5LoginModule",
 }
 MECHANISMS: Final = tuple(LOGIN_MODULES)
+AWS_MSK_IAM: Final = "AWS_MSK_IAM"
+"""Amazon's own. Its listeners take OAUTHBEARER, too, with a token that is the same signature; clients send that."""
