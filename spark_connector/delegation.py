@@ -28,7 +28,7 @@ from typing import Final
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.client.delegation_tokens import settings_with_token, without_login
+from broker.client.delegation_tokens import DelegationToken, IssuedToken, settings_with_token, without_login
 from broker.errors import (
     AuthenticationFailed,
     BrokerError,
@@ -38,7 +38,6 @@ from broker.errors import (
     PykafkaError,
     UnsupportedVersion,
 )
-from broker.security.delegation_token_state import DelegationToken, IssuedToken
 from spark_connector.first_contact import application_file, patience_s
 from spark_connector.options.option_table import TOKEN_AUTO
 from spark_connector.options.read_options import SourceOptions

@@ -62,6 +62,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"loads", "listener"},
     {"progress"},
     {"read", "write", "registry"},
+    {"delegation"},
     {"options"},
     {"formats", "offset_store"},
     {"errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"},

@@ -18,6 +18,8 @@ from broker.protocol.messages import field, to_ms
 from broker.security.delegation_token_state import DelegationToken, IssuedToken
 from broker.security.scram import TOKEN_AUTH
 
+__all__ = ["DelegationToken", "DelegationTokenAdmin", "IssuedToken", "settings_with_token", "without_login"]
+
 _WHY: Final = {
     ErrorCode.delegation_token_auth_disabled: "the brokers have no delegation.token.secret.key",
     ErrorCode.delegation_token_request_not_allowed: "who asks must have logged in by SASL or a certificate, and not by "

@@ -123,6 +123,10 @@ def test_an_expired_token_logs_nobody_in_and_is_removed(users: Users) -> None:
     eventually(lambda: issued.hmac not in {one.hmac for one in users("alice").describe_delegation_tokens()})
 
 
+class LoginFailed(Exception):
+    pass
+
+
 def session_ms(issued: IssuedToken, broker: BrokerProcess) -> int:
     """How long the broker says that a login by the token is valid."""
     client = ScramClient(ScramMechanism.SCRAM_SHA_256, issued.token.token_id, issued.password, by_token=True)
@@ -130,6 +134,8 @@ def session_ms(issued: IssuedToken, broker: BrokerProcess) -> int:
         raw.ask(ApiKey.SASL_HANDSHAKE, {"mechanism": "SCRAM-SHA-256"}, 1)
         first = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": client.first()}, 1)
         last = raw.ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": client.final(first.auth_bytes)}, 1)
+        if last.error_code is not ErrorCode.none:
+            raise LoginFailed
         return to_ms(last.session_lifetime)
 
 
@@ -223,3 +229,31 @@ def test_tokens_outlive_a_restart(tmp_path: Path) -> None:
         with pytest.raises(BrokerError, match=r"the brokers have no delegation\.token\.secret\.key"):
             users("alice").create_delegation_token()
     assert issued.password.encode() not in b"".join(one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
+
+
+def test_three_brokers_know_a_token_and_its_end(tmp_path: Path, zookeeper: str) -> None:
+    settings = {name: value for name, value in TOKEN_SETTINGS.items() if not name.startswith("authorizer")}
+    with contextlib.ExitStack() as opened:
+        first, second, third = (
+            opened.enter_context(
+                BrokerProcess(tmp_path / str(n), {**settings, "broker.id": str(n)}, zookeeper=f"{zookeeper}/tokens")
+            )
+            for n in range(3)
+        )
+
+        def knows(broker: BrokerProcess, issued: IssuedToken) -> bool:
+            try:
+                session_ms(issued, broker)
+            except LoginFailed:
+                return False
+            return True
+
+        issued = Users(first, opened)("alice").create_delegation_token()
+        for broker in (first, second, third):
+            eventually(lambda broker=broker: knows(broker, issued))
+        Users(second, opened)("alice").expire_delegation_token(issued.hmac)
+        for broker in (first, second, third):
+            eventually(lambda broker=broker: not knows(broker, issued))
+        first.stop()  # the controller
+        left = Users(second, opened)("alice").create_delegation_token(max_lifetime_ms=100)
+        eventually(lambda: f"delegation token {left.token.token_id} has expired" in second.output + third.output)

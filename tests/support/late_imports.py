@@ -47,6 +47,8 @@ IMPORT_IN_FUNCTION = {
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),
     ("spark_connector/source.py", "spark_connector.read.readers.make_reader"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.delegation.executors_settings"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.delegation.without_secrets"): "the same",
     ("spark_connector/source.py", "spark_connector.read.readers.RefusedStreamReader"): "the same",
     ("spark_connector/source.py", "spark_connector.history_and_tail.readers.HistoryBatchReader"): "the same",
     ("spark_connector/source.py", "spark_connector.history_and_tail.fitted_read.fit_read"): "the same",
