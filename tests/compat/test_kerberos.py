@@ -5,6 +5,7 @@ One broker and one JVM for the file, a KDC for the session. confluent-kafka's wh
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import time
@@ -15,12 +16,14 @@ from typing import Any
 
 import kafka
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from broker.errors import AuthenticationFailed
+from broker.security.kerberos import gssapi
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of
@@ -172,6 +175,29 @@ class TestJava:
         admin = java.admin({**javas, "sasl.kerberos.service.name": "imap"})
         error = thrown(lambda: admin.listTopics().names().get())
         assert type_of(error) == "SaslAuthenticationException"
+
+
+@pytest.mark.usefixtures("clients_leftovers")
+async def test_aiokafka(
+    address: dict[str, str], kerberos: Kdc, ann: Path, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kerberos.kinit("ann", ann, tmp_path / "tickets")
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path / 'tickets'}")
+    monkeypatch.setattr("aiokafka.conn.gssapi", gssapi())  # which it looks for when it is imported
+    settings = {
+        "bootstrap_servers": address["bootstrap.servers"],
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "GSSAPI",
+        "sasl_kerberos_domain_name": "localhost",
+    }
+    async with asyncio.timeout(TIMEOUT_S), AIOKafkaProducer(**settings) as producer:
+        for value in VALUES:
+            await producer.send_and_wait(topic, value)
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        AIOKafkaConsumer(topic, **settings, auto_offset_reset="earliest") as consumer,
+    ):
+        assert [(await consumer.getone()).value for _ in VALUES] == VALUES
 
 
 @pytest.mark.usefixtures("clients_leftovers")

@@ -1,8 +1,8 @@
-"""A process that writes and reads a topic by Spark, as one who logs in by Kerberos: `python -m … JSON`.
+"""A process that writes and reads topics by Spark, as those who log in by Kerberos: `python -m … JSON`.
 
-It writes 10 records, counts them by a batch read and reads them by a stream, which goes on to as many as it is told.
-A query that fails is started again from its checkpoint, as an operator would. Its lines tell how far it is. Used by
-tests/spark_connector/test_kerberos.py, whose realm a Spark that runs already does not know.
+For one job after the other it writes 10 records, counts them by a batch read and reads them by a stream, which goes on
+to as many as it is told. A query that fails is started again from its checkpoint, as an operator would. Its lines tell
+how far it is. Used by tests/spark_connector/test_kerberos.py, whose realm a Spark that runs already does not know.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ WRITTEN = 10
 
 
 class KerberosDriver(SparkChild):
-    """`options`: of `format("pykafka")`; `topic`; `until`: how many records the stream reads."""
+    """Each job has `options` of `format("pykafka")`, a `topic`, a `checkpoint`, and `until`: the stream's records."""
 
-    def __init__(self, arguments: dict[str, Any], log: Path) -> None:
-        super().__init__("tests.support.kerberos_driver", [json.dumps(arguments)], log)
+    def __init__(self, jobs: list[dict[str, Any]], log: Path) -> None:
+        super().__init__("tests.support.kerberos_driver", [json.dumps(jobs)], log)
 
 
 def main() -> None:
-    arguments = json.loads(sys.argv[1])
     builder = SparkSession.builder.master("local[2,4]").appName("kerberos-driver")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    spark.range(WRITTEN).selectExpr("string(id) AS value").write.mode("append").format("pykafka").options(
-        **arguments["options"], topic=arguments["topic"]
-    ).save()
-    options = {**arguments["options"], "subscribe": arguments["topic"], "startingOffsets": "earliest"}
+    for job in json.loads(sys.argv[1]):
+        _run(spark, job)
+        print("done", flush=True)
+
+
+def _run(spark: SparkSession, job: dict[str, Any]) -> None:
+    rows = spark.range(WRITTEN).selectExpr("string(id) AS value")
+    rows.write.mode("append").format("pykafka").options(**job["options"], topic=job["topic"]).save()
+    options = {**job["options"], "subscribe": job["topic"], "startingOffsets": "earliest"}
     print(f"batch {spark.read.format('pykafka').options(**options).load().count()}", flush=True)
     seen: set[tuple[int, int]] = set()
     last = ""
@@ -46,11 +50,11 @@ def main() -> None:
         print(f"stream {len(seen)}", flush=True)
 
     stream = spark.readStream.format("pykafka").options(**options).load().writeStream.foreachBatch(take)
-    stream = stream.option("checkpointLocation", arguments["checkpoint"]).trigger(processingTime="200 milliseconds")
-    while len(seen) < arguments["until"]:
+    stream = stream.option("checkpointLocation", job["checkpoint"]).trigger(processingTime="200 milliseconds")
+    while len(seen) < job["until"]:
         query = stream.start()
         try:
-            while len(seen) < arguments["until"] and not query.awaitTermination(1):
+            while len(seen) < job["until"] and not query.awaitTermination(1):
                 pass
         except StreamingQueryException as error:
             said = next((line for line in str(error).splitlines() if "AuthenticationFailed" in line), str(error))
@@ -58,7 +62,6 @@ def main() -> None:
                 print(f"failed: {said}", "failed", sep="\n", flush=True)
             last = said
         query.stop()
-    print("done", flush=True)
 
 
 if __name__ == "__main__":
