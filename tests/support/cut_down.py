@@ -133,14 +133,12 @@ class _Proxy:
                     await broker.drain()
                 else:
                     client.write(answer)
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             back.cancel()
-            for writer in (broker, client):
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
+            broker.close()
+            client.close()
 
     def _serves(self, head: Head) -> bool:
         lowest, highest = self.profile.apis.get(ApiKey(head.key), (0, -1))
@@ -193,10 +191,11 @@ def _refused(request: Request, code: ErrorCode) -> bytes:
             ]
             return encode_response(request, {"topics": topics})
         case ApiKey.OFFSET_FOR_LEADER_EPOCH:
+            unknown = {"end_offset": -1, **fields}
             epochs = [
                 {
                     "topic": topic.topic,
-                    "partitions": [{"partition": row.partition, "end_offset": -1, **fields} for row in topic.partitions],
+                    "partitions": [{"partition": row.partition, **unknown} for row in topic.partitions],
                 }
                 for topic in body.topics
             ]
