@@ -39,7 +39,7 @@ from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.worker_clients import worker_clients
 from tests.conftest import unique_name
 from tests.spark_connector.test_rights import Queries
-from tests.support.broker_profiles import EVENT_HUBS, KOP, LEAST, PROFILES, Profile
+from tests.support.broker_profiles import EVENT_HUBS, KOP, LEAST, PROFILES, Profile, lacks
 from tests.support.cut_down import CutDownBroker
 from tests.support.denying import Denying
 from tests.support.right_jobs import RECORDS, RUNS, World, batch_read
@@ -64,10 +64,6 @@ JOBS: Mapping[str, tuple[Feature, ...]] = {
 """What each needs. Whatever else they ask for, they do without."""
 
 NO_IDEMPOTENCE = {"kafka.enable.idempotence": "false"}
-
-
-def lacks(profile: Profile, feature: Feature) -> bool:
-    return any(profile.apis.get(api, (0, -1))[1] < lowest for api, lowest in feature.needs.items())
 
 
 def just(name: str, *features: Feature) -> Profile:

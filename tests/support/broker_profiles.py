@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from spark_connector.broker_needs import FEATURES, IDEMPOTENT, Feature
+from tests.support.markdown_table import table
 
 Ranges = Mapping[ApiKey, tuple[int, int]]
 
@@ -215,3 +217,41 @@ LEAST = Profile(
 )
 
 PROFILES = (KAFKA_1_0, KAFKA_2_0, KAFKA_3_0, EVENT_HUBS, KOP, URSA, REDPANDA, WARPSTREAM, AUTOMQ, LEAST)
+
+
+def lacks(profile: Profile, feature: Feature) -> bool:
+    """Whether brokers of the profile do not serve what the feature needs."""
+    return any(profile.apis.get(api, (0, -1))[1] < lowest for api, lowest in feature.needs.items())
+
+
+def needs_table() -> str:
+    """The APIs of each feature, for docs/how-to/other-brokers.md."""
+    rows = (
+        [
+            feature.name,
+            ", ".join(f"{api.title} {lowest}" for api, lowest in feature.needs.items()),
+            feature.since or "none",
+            feature.instead,
+        ]
+        for feature in FEATURES
+    )
+    return table(["feature", "APIs, with the lowest version", "Kafka since", "without them"], rows)
+
+
+def services_table() -> str:
+    """What works on each profile, for the same page."""
+    chosen = [feature for feature in FEATURES if feature.since]
+    rows = (
+        [profile.name, *(_works(profile, feature) for feature in chosen)] for profile in PROFILES if profile != LEAST
+    )
+    return table(["brokers", *(feature.name for feature in chosen)], rows)
+
+
+def sources_table() -> str:
+    return table(["brokers", "source"], ([one.name, one.source] for one in PROFILES if one != LEAST))
+
+
+def _works(profile: Profile, feature: Feature) -> str:
+    if not lacks(profile, feature):
+        return "yes"
+    return "set it to false" if feature is IDEMPOTENT else "no"

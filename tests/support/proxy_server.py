@@ -16,7 +16,7 @@ USER, PASSWORD = "etl", "s3cr:t"
 
 
 class ProxyServer:
-    """Lets in who knows `PASSWORD`, and asks each connection for it. `log` tells where connections went, by the names that clients sent."""
+    """Lets in who knows `PASSWORD`. `log` tells where connections went, by the names that clients sent."""
 
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
