@@ -7,6 +7,7 @@ flag `retriable` and never compare classes.
     ├── ConfigError            a setting, option or argument is wrong; the text says what to set
     ├── BrokerError            carries a Kafka error code: `.code`, `.retriable`
     │   ├── CorruptBatch       a record batch failed its length, magic or CRC check
+    │   ├── VersionRefused     the answer to an API that the broker advertises; an UnsupportedVersion, too
     │   └── RecordsRefused     records of a batch break rules of their topic; lists them
     ├── ConnectionFailed       a connection could not be made, or broke; retriable
     ├── RequestTimedOut        no response in time; retriable
@@ -33,6 +34,7 @@ __all__ = [
     "RecordsRefused",
     "RequestTimedOut",
     "UnsupportedVersion",
+    "VersionRefused",
     "error_name",
     "raise_for",
 ]
@@ -112,6 +114,16 @@ class ProtocolError(PykafkaError):
 
 class UnsupportedVersion(ProtocolError):
     """The API key or its version is not supported by one side."""
+
+
+class VersionRefused(BrokerError, UnsupportedVersion):
+    """The answer of a broker that advertises an API and does not serve it: whoever does without one does so here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.unsupported_version, message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message,)
 
 
 def error_name(code: ErrorCode) -> str:

@@ -65,7 +65,10 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"delegation"},
     {"options"},
     {"formats", "offset_store"},
-    {"errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"},
+    {
+        *("errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"),
+        "broker_needs",
+    },
     {"spark_worker"},
 ]
 # Within `loads`: the protocol knows no destination, and no destination knows another; spark_connector/destinations.py
@@ -100,6 +103,7 @@ ONLY_IN = {
     },
     "pyiceberg": {"spark_connector/loads/iceberg/", "pykafka_demo/lake.py"},
     "sqlalchemy": {"spark_connector/loads/database/"},
+    "python_socks": {"broker/client/tcp_connect.py"},
     "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
         "pyspark_pykafka.py",

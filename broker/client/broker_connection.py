@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.client.authentication import is_ready, log_in, start_tls, wait_for
 from broker.client.auto_closeable import AutoCloseable
+from broker.client.tcp_connect import Dial, ways
 from broker.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -141,8 +142,9 @@ class BrokerConnection(AutoCloseable):
         connect_timeout_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
+        proxy_url: str | None = None,
     ) -> None:
-        """Connect, negotiate versions, and log in.
+        """Connect, negotiate versions, and log in: at the first address of `host` where a broker answers.
 
         `timeout_s`: how long a reply may take (`request.timeout.ms`); `connect_timeout_s`: how long the
         connection itself may take (`socket.connection.setup.timeout.ms`), TLS included.
@@ -163,15 +165,19 @@ class BrokerConnection(AutoCloseable):
         self._answered = False
         self._login = login
         self._login_expires = math.inf
-        self._socket: socket.socket | None = _open_socket(host, port, connect_timeout_s)
-        try:
-            if tls is not None:
-                self._socket = start_tls(self._socket, tls, host, self.address, connect_timeout_s)
-            self._served = self._shake_hands()
-            self.log_in()
-        except BaseException:
-            self.close()
-            raise
+        self._socket: socket.socket | None = None
+        failures: dict[str, ConnectionFailed | RequestTimedOut] = {}
+        tried: list[str] = []
+        for address, connect in ways(host, port, connect_timeout_s, proxy_url):
+            try:
+                self._open(connect, tls, connect_timeout_s)
+                return
+            except (ConnectionFailed, RequestTimedOut) as error:
+                failures[str(error)] = error
+                tried.append(address)
+        if len(tried) == 1:
+            raise next(iter(failures.values()))
+        raise ConnectionFailed(f"{'; '.join(failures)} (tried: {', '.join(tried)})")
 
     def __repr__(self) -> str:
         return f"<BrokerConnection {self.address}{'' if self._socket else ' closed'}>"
@@ -220,6 +226,17 @@ class BrokerConnection(AutoCloseable):
         if self._login is not None:
             lifetime_ms = log_in(self._login, self.request, self.host, self.address)
             self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
+
+    def _open(self, connect: Dial, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        self._socket = connect()
+        try:
+            if tls is not None:
+                self._socket = start_tls(self._socket, tls, self.host, self.address, timeout_s)
+            self._served = self._shake_hands()
+            self.log_in()
+        except BaseException:
+            self.close()
+            raise
 
     def fileno(self) -> int:
         """For selectors. Raises ConnectionFailed when closed."""
@@ -404,18 +421,6 @@ class BrokerConnection(AutoCloseable):
 
 def _zeroed(size: int) -> memoryview:
     return memoryview(bytearray(size))
-
-
-def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
-    try:
-        sock = socket.create_connection((host, port), timeout=timeout_s)
-    except TimeoutError:
-        raise ConnectionFailed(f"no connection to {host}:{port} within {timeout_s:g} s") from None
-    except (OSError, ValueError, OverflowError) as error:  # the last two: a host or port that cannot be one
-        raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setblocking(False)  # it waits with poll(), and only when nothing can be moved
-    return sock
 
 
 def _receive_some(sock: socket.socket, view: memoryview, _deadline: float) -> int:

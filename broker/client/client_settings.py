@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.client.sasl_settings import SaslSettings
+from broker.client.tcp_connect import CANONICAL, USE_ALL, proxy_complaint
 from broker.errors import ConfigError
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
@@ -47,6 +48,19 @@ class ClientSettings(SaslSettings):
     request_timeout_ms: int = _client(30000, "Longest wait for a broker's answer.", at_least(1))
     default_api_timeout_ms: int = _client(60000, "Longest time for a call with all its retries.", at_least(0))
     socket_connection_setup_timeout_ms: int = _client(10000, "Longest time to connect.", at_least(1))
+    client_dns_lookup: str = _client(
+        USE_ALL,
+        "use_all_dns_ips: all addresses of a broker's name are tried. resolve_canonical_bootstrap_servers_only: each "
+        "address of bootstrap.servers is contacted by its canonical name, which Kerberos and certificates may need.",
+        one_of((USE_ALL, CANONICAL)),
+    )
+    proxy_url: str | None = _client(
+        None,
+        "socks5://[user:password@]host:port, or http://… for CONNECT: the proxy to all brokers. It looks up their "
+        "names, too. Needs pykafka-spark[proxy] (ours).",
+        proxy_complaint,
+        type="password",
+    )
     retries: int = _client(_INT_MAX, "Attempts after the first. Time-outs usually end a call earlier.", at_least(0))
     retry_backoff_ms: int = _client(100, "Wait before the first retry. It doubles with each retry.", at_least(0))
     retry_backoff_max_ms: int = _client(1000, "Longest wait before a retry.", at_least(0))
@@ -141,6 +155,10 @@ class ClientSettings(SaslSettings):
 
     def __post_init__(self) -> None:
         self.check_security()
+        if self.proxy_url is not None and self.client_dns_lookup == CANONICAL:
+            raise ConfigError(
+                f"client.dns.lookup={CANONICAL} has no effect with proxy.url, where the proxy looks up names"
+            )
         if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
             raise ConfigError(
                 f"max.in.flight.requests.per.connection={self.max_in_flight_requests_per_connection}: "

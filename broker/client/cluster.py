@@ -32,6 +32,7 @@ from broker.client.cluster_metadata import (
 )
 from broker.client.denials import check, refusal
 from broker.client.read_replicas import ReadReplicas
+from broker.client.tcp_connect import CANONICAL, canonical
 from broker.errors import (
     BrokerError,
     ConnectionFailed,
@@ -58,19 +59,40 @@ class NodePool:
         self._login = settings.login()
         self._lock = threading.Lock()
         self._connections: dict[int, BrokerConnection] = {}
+        self._reached: set[tuple[str, int]] = set()
         self._closed = False
 
     def open(self, host: str, port: int) -> BrokerConnection:
         """A new connection, which belongs to the caller. Raises the errors of BrokerConnection."""
         settings = self._settings
-        return BrokerConnection(
-            host,
-            port,
-            client_id=settings.client_id,
-            timeout_s=settings.request_timeout_ms / 1000,
-            connect_timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
-            tls=self._context,
-            login=self._login,
+        try:
+            connection = BrokerConnection(
+                host,
+                port,
+                client_id=settings.client_id,
+                timeout_s=settings.request_timeout_ms / 1000,
+                connect_timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
+                tls=self._context,
+                login=self._login,
+                proxy_url=settings.proxy_url,
+            )
+        except (ConnectionFailed, RequestTimedOut) as error:
+            if (host, port) in self._reached or (host, port) in self._addresses:
+                raise
+            raise type(error)(f"{error}{self._advertised}") from error
+        self._reached.add((host, port))
+        return connection
+
+    @property
+    def _advertised(self) -> str:
+        """What to check where an address that brokers told was never reached."""
+        given = ",".join(self._settings.bootstrap_servers)
+        way = "whether the proxy leads to it" if self._settings.proxy_url else "DNS, routes and firewalls, VPC peering"
+        also = "" if self._settings.proxy_url else ", or set proxy.url"
+        return (
+            f". This address is what the brokers advertise (advertised.listeners); "
+            f"bootstrap.servers={given} was given. If the broker is up, it cannot be "
+            f"reached from here by that address: check {way}{also}"
         )
 
     def get(self, node: Node) -> BrokerConnection:
@@ -120,7 +142,10 @@ class NodePool:
             if connection is not None and connection.usable:
                 return connection
             failures: list[str] = []
-            for host, port in self._addresses:
+            given = self._addresses
+            if self._settings.client_dns_lookup == CANONICAL:
+                given = canonical(given)
+            for host, port in given:
                 try:
                     connection = self._connections[_BOOTSTRAP] = self.open(host, port)
                     return connection

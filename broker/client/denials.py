@@ -14,7 +14,7 @@ import shlex
 from typing import Final
 
 from broker.client.client_settings import ClientSettings
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, VersionRefused
 from broker.protocol.api_keys import ApiKey
 from broker.security.stores import has_key
 
@@ -46,7 +46,7 @@ def refusal(
 
     need = lacking(api, code)
     if need is None:
-        return BrokerError(code, what)
+        return VersionRefused(what) if code is ErrorCode.unsupported_version else BrokerError(code, what)
     kind, operation = need.resource, need.operation.title
     if kind is AclResourceType.CLUSTER:
         resource, option = "the cluster", "--cluster"

@@ -37,10 +37,8 @@ def error_of(settings: ClientSettings, api: ApiKey, row: Any, what: str, name: s
     """The error in a row of a response, with the broker's message if there is one; the rest is as in `refusal`."""
     if row.error_code is ErrorCode.none:
         return None
-    if row.error_code in DENIED:
-        return refusal(settings, api, row.error_code, what, name)
-    message = field(row, "error_message")
-    return BrokerError(row.error_code, f"{what}: {message}" if message else what)
+    message = None if row.error_code in DENIED else field(row, "error_message")
+    return refusal(settings, api, row.error_code, f"{what}: {message}" if message else what, name)
 
 
 def ask_leaders(

@@ -158,7 +158,7 @@ def find_truncations(
 ) -> dict[TopicPartition, Truncation]:
     """Those of the partitions whose logs no longer reach their positions.
 
-    Retriable errors are retried; others raise BrokerError. Brokers before Kafka 0.11 cannot tell: nothing is found.
+    Retriable errors are retried; others raise BrokerError. Brokers that do not serve the API: nothing is found.
     """
 
     def ask(connection: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:

@@ -14,7 +14,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED, check, refusal
 from broker.client.leader_requests import partition_rows
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition, topic_rows
@@ -104,7 +104,11 @@ class Stamp(NamedTuple):
 def init_producer_id(cluster: Cluster) -> ProducerIdentity:
     """Ask any broker for a new producer id, once. Raises BrokerError and the errors of BrokerConnection."""
     body = {"transactional_id": None, "transaction_timeout": -1, "producer_id": -1, "producer_epoch": -1}
-    answer = cluster.any_connection().request(ApiKey.INIT_PRODUCER_ID, body)
+    connection = cluster.any_connection()
+    try:
+        answer = connection.request(ApiKey.INIT_PRODUCER_ID, body)
+    except UnsupportedVersion as error:
+        raise UnsupportedVersion(f"{error}: set enable.idempotence=false; repeated requests may write twice") from None
     what = "asking for a producer id (enable.idempotence=true)"
     check(cluster.settings, ApiKey.INIT_PRODUCER_ID, answer.error_code, what)
     return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))

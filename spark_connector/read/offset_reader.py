@@ -22,8 +22,18 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.client.partition_offsets import NO_EPOCH, OffsetAndTimestamp, Truncation, find_truncations, list_offsets
 from broker.client.partition_offsets import Position as ReachedPosition
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.broker_needs import (
+    ARCHIVE,
+    GROUP_STORE,
+    IDEMPOTENT,
+    NO_TIMES,
+    READ,
+    WRITE,
+    Feature,
+    check,
+)
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
@@ -89,6 +99,7 @@ class OffsetReader:
         patience = patience_s(options.client)
         self._cluster = Cluster(options.client, create_topics=False, first_contact_s=patience)
         self._bad_records_topic_found = False
+        self._needed: set[str] = set()
 
     @functools.cached_property
     def sizes(self) -> BytesPerOffset:
@@ -102,6 +113,8 @@ class OffsetReader:
             return None
         from spark_connector.read.archive_lookup import ArchiveLookup, BrokersArchive
 
+        if self._options.archive.url is None:
+            self._need(ARCHIVE)
         source = BrokersArchive(self._cluster, self._options.archive, self._options.poll_timeout_ms / 1000)
         return ArchiveLookup(self._options, self._options.archive, source)
 
@@ -156,7 +169,7 @@ class OffsetReader:
         elif isinstance(limit, Timestamps):
             timestamps = limit.of(found)
         earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in timestamps)
-        at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
+        at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._at_times(timestamps).items()}
         return {**found, **earliest, **at_times}, earliest
 
     def split(self, ranges: Sequence[OffsetRange], ids: Mapping[str, str]) -> list[OffsetRange]:
@@ -213,6 +226,7 @@ class OffsetReader:
         was deposed and has not heard of it. After the last try the answer is returned as it is, and the caller reports
         data loss.
         """
+        self._need_store()
         for attempt in range(1, self._options.num_retries + 1):
             assigned = self.assigned(optional={tp.topic for tp in known.offsets})
             found = self.log_ends(assigned.partitions)
@@ -240,6 +254,7 @@ class OffsetReader:
         """The selected partitions, from fresh metadata. A missing topic raises UnknownTopic unless it is in
         `optional`."""
         topics = self._with_retries(lambda: self._topics(optional))
+        self._need(READ)
         self._find_bad_records_topic()
         selection = self._options.selection
         if isinstance(selection.subscription, Assign):
@@ -263,6 +278,7 @@ class OffsetReader:
         """Resolve `limit` to an offset for each assigned partition; `which` (start or end) is for messages."""
         partitions = assigned.partitions
         if limit is Position.COMMITTED:
+            self._need_store()
             committed = self.committed.read()
             wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
         elif isinstance(limit, SpecificOffsets):
@@ -308,11 +324,11 @@ class OffsetReader:
         if first >= 0:
             backlog = _backlog(start, end)
             seen = self._looked_at(backlog, end)
-            found = self._list(dict.fromkeys(backlog, first))
+            found = self._narrowing(dict.fromkeys(backlog, first))
             after = {tp: seen[tp] if at < 0 else at for tp, at in found.items()}
             start = {**start, **{tp: min(max(start[tp], at), end[tp]) for tp, at in after.items()}}
         if 0 <= until < NO_END and filters.timestamps_grow:
-            found = self._list(dict.fromkeys(_backlog(start, end), until))
+            found = self._narrowing(dict.fromkeys(_backlog(start, end), until))
             ends = {tp: max(start[tp], at) for tp, at in found.items() if 0 <= at < end[tp]}
             end = {**end, **self._at_records(ends)}
         return start, end
@@ -329,7 +345,7 @@ class OffsetReader:
             condition = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
             _check_named(limit.timestamps, assigned, f"timestamp based {which} offsets", condition)
         timestamps = limit.of(assigned.partitions)
-        found = self._list(timestamps)
+        found = self._at_times(timestamps)
         for tp in sorted(found):
             if found[tp] < 0 and not limit.latest_if_none:
                 raise ConfigError(
@@ -379,10 +395,45 @@ class OffsetReader:
 
             BadRecordsTopic(self._cluster, name)
             self._bad_records_topic_found = True
+            self._need(WRITE, *([IDEMPOTENT] if self._options.client.enable_idempotence else []))
+
+    def _need(self, *features: Feature) -> None:
+        """Look once whether the brokers serve what these need. Raises ConfigError."""
+        new = [one for one in features if one.name not in self._needed]
+        if new:
+            check(self._cluster, *new)
+            self._needed |= {one.name for one in new}
+
+    def _need_store(self) -> None:
+        if self._options.offset_store == "group":
+            self._need(GROUP_STORE)
 
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets at timestamps (or EARLIEST, LATEST); -1 where no record is at or after the timestamp."""
         return {tp: answer.offset for tp, answer in self._ask(timestamps).items()}
+
+    def _at_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `_list`, for options that name a time. Raises ConfigError where brokers find no offsets by time."""
+        try:
+            return self._list(timestamps)
+        except BrokerError as error:
+            if error.code not in NO_TIMES:
+                raise
+            raise ConfigError(
+                f"the brokers find no offsets by time, which startingTimestamp, endingTimestamp and "
+                f"…OffsetsByTimestamp need (ListOffsets: {error}). Set startingOffsets and endingOffsets instead, and "
+                "leave out the rows of other times by option 'where' or a filter on the column timestamp"
+            ) from error
+
+    def _narrowing(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `_list`, to read less; empty where brokers find no offsets by time, so that all is read and filtered."""
+        try:
+            return self._list(timestamps)
+        except BrokerError as error:
+            if error.code not in NO_TIMES:
+                raise
+            logger.info("the brokers find no offsets by time, so a filter by time saves no reads: %s", error)
+            return {}
 
     def _ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         return self._with_retries(lambda: list_offsets(self._cluster, timestamps)) if timestamps else {}

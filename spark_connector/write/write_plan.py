@@ -16,7 +16,7 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
-from broker.protocol.api_keys import ApiKey
+from spark_connector.broker_needs import EXACTLY_ONCE, IDEMPOTENT, WRITE, check
 from spark_connector.delegation import executors_settings
 from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.options.option_table import TOKEN_AUTO
@@ -26,16 +26,6 @@ from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision import ATTEMPT_IDS
 
 logger = logging.getLogger("pykafka.spark")
-
-_NEEDED: Final = (
-    ApiKey.INIT_PRODUCER_ID,
-    ApiKey.ADD_PARTITIONS_TO_TXN,
-    ApiKey.ADD_OFFSETS_TO_TXN,
-    ApiKey.TXN_OFFSET_COMMIT,
-    ApiKey.END_TXN,
-)
-_STABLE_FETCH: Final = 7
-"""The version of OffsetFetch that waits for offsets of an open transaction (KIP-447, Kafka 2.5)."""
 
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 _LONGEST_MS: Final = 15 * 60_000
@@ -131,24 +121,13 @@ def plan_write(options: WriteOptions) -> WritePlan:
 
 
 def _make_plan(options: WriteOptions, cluster: Cluster) -> WritePlan:
-    if not options.exactly_once:
-        return WritePlan(options, timeout_ms=0)
-    try:
-        _check_transactions(cluster)
-    except UnsupportedVersion as error:
-        raise ConfigError(
-            f"exactly-once needs transactions as of Kafka 2.5, which these brokers do not have: {error}. Set option "
-            "'delivery' to at-least-once"
-        ) from error
-    return WritePlan(options, timeout_ms=_timeout_ms(options, cluster))
-
-
-def _check_transactions(cluster: Cluster) -> None:
-    connection = cluster.any_connection()
-    for api in _NEEDED:
-        connection.version(api)
-    if connection.version(ApiKey.OFFSET_FETCH) < _STABLE_FETCH:
-        raise UnsupportedVersion(f"{connection.address}: OffsetFetch below version {_STABLE_FETCH}")
+    if options.exactly_once:
+        check(cluster, WRITE, EXACTLY_ONCE)
+        return WritePlan(options, timeout_ms=_timeout_ms(options, cluster))
+    if options.topic is not None:  # else nobody has asked the brokers for anything yet
+        idempotent = options.client.required_acks == -1 and options.client.enable_idempotence
+        check(cluster, WRITE, *([IDEMPOTENT] if idempotent else []))
+    return WritePlan(options, timeout_ms=0)
 
 
 def _timeout_ms(options: WriteOptions, cluster: Cluster) -> int:

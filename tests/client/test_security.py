@@ -16,6 +16,7 @@ from broker.client.cluster import Cluster
 from broker.client.producer import Producer
 from broker.errors import AuthenticationFailed, ConfigError, PykafkaError
 from broker.protocol.api_keys import ApiKey
+from tests.support.proxy_server import ProxyServer
 from tests.support.secured import SCRAM_PASSWORD, SCRAM_USER, Certificates, SecuredBroker
 from tests.support.tcp_peer import TcpPeer
 
@@ -200,3 +201,13 @@ def test_an_idle_connection_is_usable_although_tickets_came(secured: SecuredBrok
         assert cluster.any_connection() is connection
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         assert context.check_hostname, "Python's default, which ours relies on"
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "http"])
+def test_tls_and_a_login_go_through_a_proxy(secured: SecuredBroker, scheme: str) -> None:
+    """The certificate is checked against the broker's name, not against the proxy's."""
+    with ProxyServer() as proxy:
+        properties = {**secured.properties("SASL_SSL", "SCRAM-SHA-256"), "proxy.url": proxy.url(scheme)}
+        with Cluster(properties) as cluster:
+            assert cluster.cluster_id()
+        assert properties["bootstrap.servers"] in proxy.log

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
+    ("broker/client/tcp_connect.py", "python_socks.sync.Proxy"): "the library of the extra [proxy]",
     ("spark_connector/options/read_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
         "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
     ),

@@ -26,6 +26,7 @@ from broker.tools.run_broker import CONF
 from broker.web.families import FAMILIES
 from spark_connector.options.option_table import OPTIONS, Option
 from spark_connector.options.write_option_table import WRITE_OPTIONS
+from tests.support.broker_profiles import needs_table, services_table, sources_table
 from tests.support.job_rights import job_rights
 from tests.support.load_arguments import PAGE as LOAD
 from tests.support.load_arguments import load_arguments, written
@@ -154,7 +155,8 @@ def _without(need: Permission) -> str:
 PAGES = sorted(
     [
         *(ROOT / "docs" / "reference").glob("*.md"),
-        *(ROOT / "docs" / f"{name}.md" for name in ("compatibility", "how-to/rights", "how-to/value-formats")),
+        *(ROOT / "docs" / f"{name}.md" for name in ("compatibility", "how-to/other-brokers", "how-to/rights")),
+        ROOT / "docs" / "how-to" / "value-formats.md",
     ]
 )
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -199,6 +201,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "job-rights": job_rights,
     "logins": logins,
     "typed-columns": typed_columns,
+    "broker-needs": needs_table,
+    "other-brokers": services_table,
+    "other-brokers-sources": sources_table,
 }
 
 

@@ -17,7 +17,7 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
-from broker.errors import BrokerError, ConfigError
+from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.destination import Offsets
@@ -127,7 +127,7 @@ class KafkaLog:
             self._compacted[topic] = True
             try:
                 entry = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_POLICY]).get(_POLICY)
-            except BrokerError as error:
+            except (BrokerError, UnsupportedVersion) as error:
                 self._untold[topic] = f"whether topic {topic} is compacted ({_POLICY}) could not be read: {error}"
             else:
                 self._compacted[topic] = entry is None or "compact" in (entry.value or "")

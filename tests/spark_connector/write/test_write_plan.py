@@ -9,19 +9,23 @@ from typing import Any
 import pytest
 
 from broker.client.admin import Admin
-from broker.client.cluster import Cluster
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from spark_connector.options.write_options import parse_write_options
-from spark_connector.write import write_plan
 from spark_connector.write.commit_protocol import commit_batch
 from spark_connector.write.write_plan import plan_write
 from tests.spark_connector.write.conftest import Query
 
 
-def no_transactions(cluster: Cluster) -> None:
-    raise UnsupportedVersion("the broker does not serve END_TXN")
+def no_transactions(connection: BrokerConnection, api: ApiKey, *, at_most: int | None = None) -> int:
+    if api is ApiKey.END_TXN:
+        raise UnsupportedVersion("the broker does not serve END_TXN")
+    return _version(connection, api, at_most=at_most)
+
+
+_version = BrokerConnection.version
 
 
 def test_transactions_last_as_long_as_the_brokers_allow_or_the_user_says(query: Query) -> None:
@@ -46,30 +50,16 @@ def test_brokers_that_do_not_tell_their_limit_are_taken_to_have_kafkas(
 def test_without_transactions_a_stream_is_refused_and_never_silently_at_least_once(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_plan, "_check_transactions", no_transactions)
-    with pytest.raises(ConfigError, match="needs transactions.*Set option 'delivery' to at-least-once"):
+    monkeypatch.setattr(BrokerConnection, "version", no_transactions)
+    with pytest.raises(
+        ConfigError, match="exactly-once writes: .* lack EndTxn.*Set option 'delivery' to at-least-once"
+    ):
         query.plan()
     weaker = {"delivery": "at-least-once"}
     (report,) = query.tasks(0, [["a"]], **weaker)
     assert (report.handle, report.exactly_once) == (None, False)
     commit_batch(query.plan(**weaker), 0, [report])
     assert query.visible() == ["a"]
-
-
-def test_what_is_needed_is_asked_of_the_broker() -> None:
-    class Old:
-        """A broker before Kafka 2.5."""
-
-        address = "host:9092"
-
-        def any_connection(self) -> Old:
-            return self
-
-        def version(self, api: ApiKey) -> int:
-            return 6
-
-    with pytest.raises(UnsupportedVersion, match="OffsetFetch below version 7"):
-        write_plan._check_transactions(Old())  # type: ignore[arg-type]
 
 
 def test_a_topic_that_is_named_is_looked_for_and_nothing_else_is_asked_for_at_least_once(query: Query) -> None:
