@@ -18,10 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 from broker.errors import ConfigError
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.value_format import (
+    AVRO_ENCODINGS,
     FORMATS,
     MOST_LEVELS,
     MOST_PROTOBUF_LEVELS,
     REGISTERED,
+    REGISTRY_TYPES,
     SCHEMA_FORMATS,
     ParseMode,
     ProtobufRules,
@@ -35,6 +37,9 @@ ARCHIVE_PREFIX = "archive.option."
 """Options with this prefix are storage options for the archive."""
 
 REGISTRY_URL: Final = "schema.registry.url"
+REGISTRY_TYPE: Final = "schema.registry.type"
+REGISTRY: Final = (REGISTRY_URL, REGISTRY_TYPE)
+"""One of them says that there is a registry."""
 
 Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
 
@@ -91,7 +96,64 @@ _ACCESS = (
     Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
     Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
 )
-REGISTRY_ACCESS = each(_ACCESS, formats=REGISTERED, needs=(REGISTRY_URL,))
+_OF_KINDS = (
+    (
+        Option(
+            "schema.registry.group",
+            "for glue: the registry's name (`default-registry`); for apicurio (`default`) and azure: the group of its "
+            "schemas (ours)",
+        ),
+        ("glue", "apicurio", "azure"),
+    ),
+    (Option("schema.registry.region", "for glue: the region of AWS; unset: as the SDK finds it (ours)"), ("glue",)),
+    (Option("schema.registry.profile", "for glue: the profile of the shared configuration of AWS (ours)"), ("glue",)),
+    (
+        Option(
+            "schema.registry.use.id",
+            "for apicurio: which id values begin with (Apicurio's `apicurio.registry.use-id`) (ours)",
+            "contentId",
+            choices=("contentId", "globalId"),
+        ),
+        ("apicurio",),
+    ),
+    (
+        Option(
+            "schema.registry.id.bytes",
+            "for apicurio: how long that id is: 4, or 8 as serializers before version 3 write it (ours)",
+            "4",
+            choices=("4", "8"),
+        ),
+        ("apicurio",),
+    ),
+)
+REGISTRY_ACCESS = (
+    *each(_ACCESS, needs=REGISTRY),
+    *(row._replace(needs=(REGISTRY_TYPE,), being=kinds) for row, kinds in _OF_KINDS),
+)
+REGISTRY_ACCESS = each(REGISTRY_ACCESS, formats=REGISTERED)
+REGISTRY_KIND = Option(
+    REGISTRY_TYPE,
+    "what the registry is: confluent (and those that speak its API: Karapace, Redpanda, Apicurio's "
+    "`/apis/ccompat/v7`), glue (AWS), apicurio (its own API and serializers) or azure (Event Hubs); glue needs no URL "
+    "(ours; docs/how-to/value-formats.md)",
+    "confluent",
+    choices=REGISTRY_TYPES,
+    formats=REGISTERED,
+)
+AVRO_ENCODING = each(
+    (
+        Option(
+            "valueEncoding",
+            "for avro without a registry: binary, single-object (the fingerprint of the schema before the data; "
+            "`valueSchema` may name several files then, separated by commas, of which the first is the schema of the "
+            "rows), or container (each value is an Avro file of one record; reads) (ours)",
+            "binary",
+            choices=AVRO_ENCODINGS,
+        ),
+        Option("keyEncoding", "the same for the key (ours)", "binary", choices=AVRO_ENCODINGS),
+    ),
+    formats=("avro",),
+)
 
 _FROM_PROTOBUF = (
     Option(
@@ -263,6 +325,8 @@ _DECODING = (
         "avro and protobuf, json is also read without it (ours)",
         formats=REGISTERED,
     ),
+    REGISTRY_KIND,
+    *AVRO_ENCODING,
 )
 
 OPTIONS: tuple[Option, ...] = (

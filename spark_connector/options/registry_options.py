@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 
 from broker.errors import ConfigError
-from spark_connector.formats.value_format import RegistrySettings, registry_address
-from spark_connector.options.option_table import REGISTRY_ACCESS, REGISTRY_URL
+from spark_connector.formats.value_format import RegistrySettings, Schema, SchemaSubject, registry_address
+from spark_connector.options.option_table import REGISTRY_ACCESS, REGISTRY_TYPE, REGISTRY_URL
 from spark_connector.options.option_values import OptionValues
 
 URL = REGISTRY_URL
 ACCESS = tuple(option.name for option in REGISTRY_ACCESS)
-_USER_INFO, _TOKEN, _CA = ACCESS
+_USER_INFO, _TOKEN, _CA, _GROUP, _REGION, _PROFILE, _USE_ID, _ID_BYTES = ACCESS[:8]
 
 _LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 
@@ -32,7 +32,8 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
             urls.append(address)
         user_infos |= {user_info} - {None}
         with_login += [address] if user_info else []
-    if not urls:
+    kind = values.word(REGISTRY_TYPE) if values.has_registry else "confluent"
+    if not urls and kind != "glue":
         return None
     others = {registry_address(url)[0] for url in registries} - set(urls)
     if others or (len(urls) > 1 and not given):
@@ -45,7 +46,21 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
     user_info = next(iter(user_infos), None)
     # The option is for all that are named beside it, a login in a URL for this one.
     login_urls = () if _USER_INFO in values else tuple(dict.fromkeys(with_login))
-    return RegistrySettings(tuple(urls), user_info, token, values.text(_CA), login_urls=login_urls)
+    if kind == "azure" and values.text(_GROUP) is None:
+        raise ConfigError(f"Option '{REGISTRY_TYPE}'=azure needs option '{_GROUP}': the group of the schemas")
+    return RegistrySettings(
+        tuple(urls),
+        user_info,
+        token,
+        values.text(_CA),
+        login_urls=login_urls,
+        type=kind,
+        group=values.text(_GROUP),
+        region=values.text(_REGION),
+        profile=values.text(_PROFILE),
+        use_id=values.word(_USE_ID),
+        id_bytes=int(values.word(_ID_BYTES)),
+    )
 
 
 def refuse_login(option: str, text: str) -> None:
@@ -55,3 +70,19 @@ def refuse_login(option: str, text: str) -> None:
             f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
             f"For a schema registry set '{URL}' to http(s)://user:password@host:port, which plans hide"
         )
+
+
+def avro_encoding(values: OptionValues, column: str, schema: Schema) -> str:
+    """How the Avro of a column is encoded, which a registry decides where there is one."""
+    encoding = values.word(option := f"{column}Encoding")
+    if encoding != "binary" and (values.has_registry or isinstance(schema, SchemaSubject)):
+        raise ConfigError(
+            f"Option '{option}'={encoding} has no effect beside a schema registry, whose serializers say in their own "
+            f"way of which schema a value is: leave out one of them"
+        )
+    return encoding
+
+
+def file_names(text: str) -> list[str]:
+    """The names of files, separated by commas; a schema itself is one."""
+    return [text] if text[:1] in '{["' else [name.strip() for name in text.split(",") if name.strip()]
