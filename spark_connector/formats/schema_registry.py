@@ -287,10 +287,10 @@ class SchemaRegistry:
                     if error.code in {_NOT_FOUND, 409, 422}:
                         raise UnknownSchema(failure, error.code) from None
                     if error.code != 429 and error.code < 500:
-                        raise _unavailable(url, path, failure) from None
+                        raise unavailable(url, path, failure) from None
                 except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
-        raise _unavailable(", ".join(self._settings.urls), path, failure)
+        raise unavailable(", ".join(self._settings.urls), path, failure)
 
     def _ask(self, url: str, path: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -384,5 +384,5 @@ def _complaint(error: urllib.error.HTTPError) -> str:
     return f"HTTP {error.code} {said}"
 
 
-def _unavailable(url: str, path: str, why: str) -> ConnectorError:
+def unavailable(url: str, path: str, why: str) -> ConnectorError:
     return ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", f"Schema registry {url} does not answer {path}: {why}")
