@@ -83,6 +83,7 @@ UI_MAY_IMPORT = (
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
     *("broker.control_characters", "broker.patterns", "broker.stored_names"),
+    *("broker.security.token_source", "broker.security.oauthbearer"),  # tokens for schema registries
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",

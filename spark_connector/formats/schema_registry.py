@@ -22,7 +22,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.errors import ConfigError
+from broker.client.client_settings import ClientSettings
+from broker.client.logins import login_of
+from broker.errors import ConfigError, PykafkaError
+from broker.security.oauthbearer import TokenLogin
+from broker.security.token_source import token_source
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.frames import Key, Splits, confluents
 from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
@@ -73,6 +77,13 @@ class AvroSchemas(Protocol):
         """Raises UnknownSchema, ConnectorError."""
 
 
+class Reply(NamedTuple):
+    """What a registry answers: headers by name in any case, and the body."""
+
+    headers: Any
+    data: bytes
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -80,6 +91,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 class SchemaRegistry:
     """One registry. Schemas never change, so they are cached for good; unknown ids for half a minute."""
+
+    _accept = _ACCEPT
 
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -274,14 +287,34 @@ class SchemaRegistry:
         return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
+        """The JSON at `path`, or the answer to a POST of `body`. Raises as `_send`."""
+        return self._send(path, lambda reply: json.loads(reply.data), None if body is None else json.dumps(body))
+
+    def _send(
+        self,
+        path: str,
+        read: Callable[[Reply], Any],
+        body: str | None = None,
+        *,
+        method: str | None = None,
+        content: str = _CONTENT,
+    ) -> Any:
+        """What `read` makes of the answer: at a ValueError it is asked for again. Raises UnknownSchema for 404, 409 and
+        422, ConnectorError."""
         failure = ""
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_BACK_OFF_S * 2**attempt)
             for url in self._settings.urls:
+                data = None if body is None else body.encode()
+                request = urllib.request.Request(url + path, data, {"Accept": self._accept}, method=method)
+                if data is not None:
+                    request.add_header("Content-Type", content)
                 try:
-                    return self._ask(url, path, body)
+                    for name, value in self._login(url).items():
+                        request.add_unredirected_header(name, value)
+                    with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
+                        return read(Reply(response.headers, response.read(_LARGEST)))
                 except urllib.error.HTTPError as error:
                     failure = _complaint(error)
                     if error.code in {_NOT_FOUND, 409, 422}:
@@ -292,18 +325,29 @@ class SchemaRegistry:
                     failure = f"{type(error).__name__} {error}"
         raise unavailable(", ".join(self._settings.urls), path, failure)
 
-    def _ask(self, url: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url + path, data, headers={"Accept": _ACCEPT})
-        if data is not None:
-            request.add_header("Content-Type", _CONTENT)
+    def _login(self, url: str) -> dict[str, str]:
+        """The headers of a request that say who asks. Raises ConnectorError where there is no token."""
+        headers, token = dict(self._settings.headers), self._settings.bearer_token
         if (login := self._settings.login(url)) is not None:
-            credentials = base64.b64encode(login.encode()).decode()
-            request.add_unredirected_header("Authorization", f"Basic {credentials}")
-        elif self._settings.bearer_token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self._settings.bearer_token}")
-        with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
-            return json.loads(response.read(_LARGEST))
+            return {**headers, "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+        host = urllib.parse.urlsplit(url).hostname or ""
+        try:
+            if self._settings.tokens is not None:
+                provider, options = self._settings.tokens
+                token = token_source(provider, dict(options), host).token()
+            elif self._settings.inherited is not None:
+                token = _token_of(self._settings.inherited, host)
+        except PykafkaError as error:
+            raise unavailable(url, "without a token", str(error)) from None
+        return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
+
+
+def _token_of(settings: ClientSettings, host: str) -> str:
+    """The token with which a client of these settings logs in to brokers."""
+    login = login_of(settings, host)
+    if not isinstance(login, TokenLogin):
+        raise ConfigError("SASL_OAUTHBEARER_INHERIT needs kafka.sasl.mechanism=OAUTHBEARER, and its options")
+    return login.tokens.token()
 
 
 def _id_in(answer: Any) -> int:

@@ -139,8 +139,14 @@ class RegistrySettings:
     ca_location: str | None = None
     timeout_ms: int = 10_000
     login_urls: tuple[str, ...] = ()
+    tokens: tuple[str, tuple[tuple[str, str], ...]] | None = field(default=None, repr=False)
+    """The provider of the tokens for requests, a name as in sasl.oauthbearer.token.provider, and its options."""
+    inherited: Any = field(default=None, repr=False)
+    """The ClientSettings whose tokens are those for requests, too."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Of each request."""
     type: str = "confluent"
-    """One of registries.py."""
+    """One of REGISTRY_TYPES."""
     group: str | None = None
     """What the registry calls the set of its schemas: of Glue the registry's name."""
     region: str | None = None

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
 
 from broker.errors import ConfigError
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.value_format import (
-    AVRO_ENCODINGS,
     FORMATS,
     MOST_LEVELS,
     MOST_PROTOBUF_LEVELS,
     REGISTERED,
-    REGISTRY_TYPES,
     SCHEMA_FORMATS,
     ParseMode,
     ProtobufRules,
 )
+from spark_connector.options.option import Option, each
+from spark_connector.options.registry_option_table import AVRO_ENCODING, REGISTRY_ACCESS, REGISTRY_KIND, REGISTRY_URL
 
 KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
@@ -36,124 +34,8 @@ KAFKA_PREFIX = "kafka."
 ARCHIVE_PREFIX = "archive.option."
 """Options with this prefix are storage options for the archive."""
 
-REGISTRY_URL: Final = "schema.registry.url"
-REGISTRY_TYPE: Final = "schema.registry.type"
-REGISTRY: Final = (REGISTRY_URL, REGISTRY_TYPE)
-"""One of them says that there is a registry."""
-
-Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
-
-
-class Option(NamedTuple):
-    """One row: `default` as a user writes it (None: unset); `scope` is batch, stream or both.
-
-    `kind`: the method of OptionValues that parses it; None for text, and for an option that depends on others, whose
-    parser is written out. `least`, `most`: the bounds of a `long`. `choices`: the words it may be, in any case.
-    """
-
-    name: str
-    meaning: str
-    default: str | None = None
-    scope: str = "both"
-    kind: Kind | None = None
-    least: int = 0
-    most: int | None = None
-    choices: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ()
-    """Has an effect only if keys or values have one of these formats; the column's own, if its name begins with it."""
-    needs: tuple[str, ...] = ()
-    """Has an effect only if one of these options is set."""
-    being: tuple[str, ...] = ()
-    """What the option that it needs must be: one of these words."""
-    in_stream: str = ""
-    """What a stream is told that has this option for batch queries."""
-    kept: Literal["", "rows", "values"] = ""
-    """Kept by loads, since it decides which records are read (rows) or what they become (values)."""
-    into: str = ""
-    """The field that it is parsed into, where this has a name of its own."""
-
-    @property
-    def field(self) -> str:
-        """`minPartitions` → `min_partitions`, `fetchOffset.numRetries` → `num_retries`."""
-        snake = re.sub("([A-Z])", r"_\1", self.name.rpartition(".")[2]).lower()
-        return self.into or (f"{snake}_ms" if self.kind == "duration_ms" else snake)
-
-    @property
-    def ignores_case(self) -> bool:
-        return bool(self.choices or self.kind)
-
-
 SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
 
-
-def each(rows: Iterable[Option], **shared: Any) -> tuple[Option, ...]:
-    """The rows, with what all of them say."""
-    return tuple(row._replace(**shared) for row in rows)
-
-
-_ACCESS = (
-    Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
-    Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
-    Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
-)
-_OF_KINDS = (
-    (
-        Option(
-            "schema.registry.group",
-            "for glue: the registry's name (`default-registry`); for apicurio (`default`) and azure: the group of its "
-            "schemas (ours)",
-        ),
-        ("glue", "apicurio", "azure"),
-    ),
-    (Option("schema.registry.region", "for glue: the region of AWS; unset: as the SDK finds it (ours)"), ("glue",)),
-    (Option("schema.registry.profile", "for glue: the profile of the shared configuration of AWS (ours)"), ("glue",)),
-    (
-        Option(
-            "schema.registry.use.id",
-            "for apicurio: which id values begin with (Apicurio's `apicurio.registry.use-id`) (ours)",
-            "contentId",
-            choices=("contentId", "globalId"),
-        ),
-        ("apicurio",),
-    ),
-    (
-        Option(
-            "schema.registry.id.bytes",
-            "for apicurio: how long that id is: 4, or 8 as serializers before version 3 write it (ours)",
-            "4",
-            choices=("4", "8"),
-        ),
-        ("apicurio",),
-    ),
-)
-REGISTRY_ACCESS = (
-    *each(_ACCESS, needs=REGISTRY),
-    *(row._replace(needs=(REGISTRY_TYPE,), being=kinds) for row, kinds in _OF_KINDS),
-)
-REGISTRY_ACCESS = each(REGISTRY_ACCESS, formats=REGISTERED)
-REGISTRY_KIND = Option(
-    REGISTRY_TYPE,
-    "what the registry is: confluent (and those that speak its API: Karapace, Redpanda, Apicurio's "
-    "`/apis/ccompat/v7`), glue (AWS), apicurio (its own API and serializers) or azure (Event Hubs); glue needs no URL "
-    "(ours; docs/how-to/value-formats.md)",
-    "confluent",
-    choices=REGISTRY_TYPES,
-    formats=REGISTERED,
-)
-AVRO_ENCODING = each(
-    (
-        Option(
-            "valueEncoding",
-            "for avro without a registry: binary, single-object (the fingerprint of the schema before the data; "
-            "`valueSchema` may name several files then, separated by commas, of which the first is the schema of the "
-            "rows), or container (each value is an Avro file of one record; reads) (ours)",
-            "binary",
-            choices=AVRO_ENCODINGS,
-        ),
-        Option("keyEncoding", "the same for the key (ours)", "binary", choices=AVRO_ENCODINGS),
-    ),
-    formats=("avro",),
-)
 
 _FROM_PROTOBUF = (
     Option(

@@ -12,7 +12,9 @@ from typing import Any
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import FORMATS
-from spark_connector.options.option_table import KAFKA_PREFIX, OPTIONS, REGISTRY_TYPE, REGISTRY_URL, Option
+from spark_connector.options.option import Option
+from spark_connector.options.option_table import KAFKA_PREFIX, OPTIONS
+from spark_connector.options.registry_option_table import REGISTRY_TYPE, REGISTRY_URL
 
 _COLUMNS = ["value", "key"]
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import RegistrySettings, Schema, SchemaSubject, registry_address
-from spark_connector.options.option_table import REGISTRY_ACCESS, REGISTRY_TYPE, REGISTRY_URL
 from spark_connector.options.option_values import OptionValues
+from spark_connector.options.registry_option_table import REGISTRY_ACCESS, REGISTRY_TYPE, REGISTRY_URL
 
 URL = REGISTRY_URL
 ACCESS = tuple(option.name for option in REGISTRY_ACCESS)
-_USER_INFO, _TOKEN, _CA, _GROUP, _REGION, _PROFILE, _USE_ID, _ID_BYTES = ACCESS[:8]
+_USER_INFO, _TOKEN, _CA, _GROUP, _REGION, _PROFILE, _USE_ID, _ID_BYTES, _SOURCE, *_PROVIDER = ACCESS
+_ISSUER, _CLIENT_ID, _SECRET, _SCOPE, _CLUSTER, _POOL = _PROVIDER
+_AZURE: Final = ("azure", (("azure.scope", "https://eventhubs.azure.net/.default"),))
 
 _LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 
@@ -59,8 +62,35 @@ def registry_settings(values: OptionValues, registries: Sequence[str]) -> Regist
         region=values.text(_REGION),
         profile=values.text(_PROFILE),
         use_id=values.word(_USE_ID),
+        **_tokens(values, kind),
         id_bytes=int(values.word(_ID_BYTES)),
     )
+
+
+def _tokens(values: OptionValues, kind: str) -> dict[str, Any]:
+    """The fields of RegistrySettings that say where tokens come from, and what goes with them."""
+    headers = {"target-sr-cluster": values.text(_CLUSTER), "Confluent-Identity-Pool-Id": values.text(_POOL)}
+    made: dict[str, Any] = {"headers": tuple((name, text) for name, text in headers.items() if text)}
+    source = values.word(_SOURCE)
+    if source != "static_token" and (_TOKEN in values or _USER_INFO in values):
+        raise ConfigError(f"Set one of '{_SOURCE}'={source.upper()}, '{_TOKEN}' and '{_USER_INFO}', not several")
+    if source == "oauthbearer":
+        if missing := [name for name in (_ISSUER, _CLIENT_ID, _SECRET) if not values.text(name)]:
+            raise ConfigError(f"Option '{_SOURCE}'=OAUTHBEARER needs option '{missing[0]}'")
+        options = {
+            "sasl.oauthbearer.token.endpoint.url": values.text(_ISSUER),
+            "clientId": values.text(_CLIENT_ID),
+            "clientSecret": values.text(_SECRET),
+            "scope": values.text(_SCOPE),
+        }
+        made["tokens"] = "oidc", tuple((name, text) for name, text in options.items() if text)
+    elif source == "sasl_oauthbearer_inherit":
+        made["inherited"] = values.client_settings("registry", {}, {})[0]
+    elif _SOURCE in values and _TOKEN not in values:
+        raise ConfigError(f"Option '{_SOURCE}'=STATIC_TOKEN needs option '{_TOKEN}'")
+    elif kind == "azure" and _TOKEN not in values:
+        made["tokens"] = _AZURE
+    return made
 
 
 def refuse_login(option: str, text: str) -> None:

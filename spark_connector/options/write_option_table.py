@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from spark_connector.formats.value_format import FORMATS, REGISTERED, WRITE_FORMATS
 from spark_connector.formats.write_format import SubjectStrategy, WriteMode
-from spark_connector.options.option_table import (
+from spark_connector.options.option import Option, each
+from spark_connector.options.option_table import SERVERS
+from spark_connector.options.registry_option_table import (
     AVRO_ENCODING,
     REGISTRY,
     REGISTRY_ACCESS,
     REGISTRY_KIND,
     REGISTRY_URL,
-    SERVERS,
-    Option,
-    each,
 )
 
 DELIVERIES = ("exactly-once", "at-least-once")

@@ -16,7 +16,8 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.options.option_table import OPTIONS, Option
+from spark_connector.options.option import Option
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.selection import Assign, Position, SpecificOffsets, Subscribe, SubscribePattern, Timestamps
 

@@ -9,7 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import RegistrySettings, SchemaFile
 from spark_connector.formats.write_format import ALL_COLUMNS, ColumnWrite, JsonText, SubjectStrategy, WriteMode
-from spark_connector.options.option_table import AVRO_ENCODING, REGISTRY_ACCESS, REGISTRY_KIND
+from spark_connector.options.registry_option_table import AVRO_ENCODING, REGISTRY_ACCESS, REGISTRY_KIND
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 
