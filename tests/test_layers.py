@@ -132,7 +132,12 @@ ONLY_IN = {
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "aws_msk_iam_sasl_signer": {"broker/security/token_providers/aws_msk.py"},
+    "boto3": {"spark_connector/formats/glue_registry.py"},
+    "botocore": {"broker/security/token_providers/aws_msk.py", "spark_connector/formats/glue_registry.py"},
+    "azure": {"broker/security/token_providers/azure.py"},
     "google": {
+        "broker/security/token_providers/google_cloud.py",
         "spark_connector/formats/protobuf_descriptors.py",
         "spark_connector/formats/protobuf_rows.py",
     },
