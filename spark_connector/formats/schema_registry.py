@@ -345,8 +345,7 @@ class SchemaRegistry:
 def _token_of(settings: ClientSettings, host: str) -> str:
     """The token with which a client of these settings logs in to brokers."""
     login = login_of(settings, host)
-    if not isinstance(login, TokenLogin):
-        raise ConfigError("SASL_OAUTHBEARER_INHERIT needs kafka.sasl.mechanism=OAUTHBEARER, and its options")
+    assert isinstance(login, TokenLogin)  # registry_options.py has seen to it
     return login.tokens.token()
 
 

@@ -85,6 +85,8 @@ def _tokens(values: OptionValues, kind: str) -> dict[str, Any]:
         }
         made["tokens"] = "oidc", tuple((name, text) for name, text in options.items() if text)
     elif source == "sasl_oauthbearer_inherit":
+        if (values.text("kafka.sasl.mechanism") or "").upper() != "OAUTHBEARER":
+            raise ConfigError(f"Option '{_SOURCE}'=SASL_OAUTHBEARER_INHERIT needs kafka.sasl.mechanism=OAUTHBEARER")
         made["inherited"] = values.client_settings("registry", {}, {})[0]
     elif _SOURCE in values and _TOKEN not in values:
         raise ConfigError(f"Option '{_SOURCE}'=STATIC_TOKEN needs option '{_TOKEN}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,7 @@ def settings(server: Apicurio) -> RegistrySettings:
     return RegistrySettings((server.url,), type="apicurio")
 
 
-def read(settings: RegistrySettings, one: ColumnFormat, values: list[bytes | None], *headers: Any) -> Decoded:
+def read(settings: RegistrySettings, one: ColumnFormat, values: Sequence[bytes | None], *headers: Any) -> Decoded:
     decoder = column_decoder(one, registry_of(settings))
     assert isinstance(decoder, FramedDecoder)
     made = [row and [{"key": name, "value": value} for name, value in row] for row in headers] or [None] * len(values)
