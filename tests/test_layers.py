@@ -87,6 +87,7 @@ UI_MAY_IMPORT = (
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
     *("broker.control_characters", "broker.patterns", "broker.stored_names"),
+    *("broker.security.token_source", "broker.security.oauthbearer"),  # tokens for schema registries
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),
     "broker.archive.open_transactions",
@@ -137,7 +138,8 @@ ONLY_IN = {
     "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
     "aws_msk_iam_sasl_signer": {"broker/security/token_providers/aws_msk.py"},
-    "botocore": {"broker/security/token_providers/aws_msk.py"},
+    "boto3": {"spark_connector/formats/glue_registry.py"},
+    "botocore": {"broker/security/token_providers/aws_msk.py", "spark_connector/formats/glue_registry.py"},
     "azure": {"broker/security/token_providers/azure.py"},
     "google": {
         "broker/security/token_providers/google_cloud.py",

@@ -1,6 +1,6 @@
 """Avro data to a typed column.
 
-Without a registry a value is plain data of the schema. With a registry it is in Confluent's wire format (frames.py).
+Without a registry a value is plain data of the schema. With a registry it says which one wrote it (frames.py).
 The registry is asked once per worker process for a writer's schema, which is resolved to ours by Avro's rules
 (avro_resolver.py). An id that the registry does not know makes bad records; a registry that does not answer fails the
 task in every mode.
@@ -25,10 +25,10 @@ from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import Field, parse_avro
-from spark_connector.formats.frames import Group, decoded_by_schema
-from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
+from spark_connector.formats.frames import Group, Key, SchemaId, decoded_by_schema
+from spark_connector.formats.schema_registry import UNASKED, AvroSchemas, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
-from spark_connector.formats.value_format import FRAME, AvroSchema
+from spark_connector.formats.value_format import AvroSchema
 
 _TOO_LARGE: Final = "it is short for the memory that the nulls in its arrays and maps take"
 
@@ -45,23 +45,31 @@ class AvroDecoder:
 
     `most_levels`: how many levels of a record that contains itself to keep; -1 refuses such a schema."""
 
-    def __init__(self, schema: AvroSchema, registry: SchemaRegistry | None = None, most_levels: int = -1) -> None:
+    def __init__(
+        self,
+        schema: AvroSchema,
+        registry: AvroSchemas | None = None,
+        most_levels: int = -1,
+        column: str = "value",
+    ) -> None:
         """Raises ConfigError for a schema without a Spark type."""
+        self._frames = None if registry is None else registry.framing(column, "avro")
+        self.reads_headers = self._frames is not None and self._frames.reads_headers
         self._schema = schema
         self._registry = registry
         self._most_levels = most_levels
         self.type = _column(schema, most_levels)
         self._own = _programs(schema, schema, most_levels)
-        self._programs: dict[int, _Programs | str] = {}
+        self._programs: dict[Key, _Programs | str] = {}
         """By the writer's id; why not, if there is none."""
-        self._written: dict[int, set[str]] = {}
+        self._written: dict[Key, set[str]] = {}
         """The names of the fields by the writer's id."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
-        if self._registry is None:
+        if self._frames is None:
             return self._decoded(values, self._own.batch, 0, self._plain)
-        return decoded_by_schema(values, self.type, self._group)
+        return decoded_by_schema(self._frames.split(values, headers), len(values), self.type, self._group)
 
     def was_written(self, field: str) -> bool:
         """Whether the schema of a writer whose values were decoded has this field, maybe under an alias of ours.
@@ -78,27 +86,28 @@ class AvroDecoder:
             raise BadValue(f"{error}{UNASKED}" if raw.startswith(b"\0") else str(error)) from None
 
     def _group(self, group: Group) -> Decoded | str:
-        assert group.schema_id is not None
-        programs = self._programs.get(group.schema_id)
+        found = group.schema
+        assert found is not None
+        programs = self._programs.get(found.key)
         if programs is None:
             try:
-                programs = self._programs[group.schema_id] = self._of_writer(group.schema_id)
+                programs = self._programs[found.key] = self._of_writer(found)
             except UnknownSchema as error:  # a later value may find it
-                return f"schema id {group.schema_id}: {error}"
+                return f"{found.name}: {error}"
         if isinstance(programs, str):
             return programs
         single = programs.single
-        return self._decoded(group.values, programs.batch, FRAME, lambda raw: single.read(raw, FRAME))
+        return self._decoded(group.values, programs.batch, found.begin, lambda raw: single.read(raw, found.begin))
 
-    def _of_writer(self, schema_id: int) -> _Programs | str:
+    def _of_writer(self, found: SchemaId) -> _Programs | str:
         """Raises UnknownSchema."""
         assert self._registry is not None
-        schema = self._registry.schema(schema_id)
+        schema = self._registry.schema(found.key)
         try:
-            self._written[schema_id] = {one.name for one in _top_fields(schema)}
+            self._written[found.key] = {one.name for one in _top_fields(schema)}
             return _programs(schema, self._schema, self._most_levels)
         except ConfigError as error:
-            return f"schema id {schema_id}: {error}"
+            return f"{found.name}: {error}"
 
     def _decoded(
         self, values: pa.Array, batch: BatchProgram | None, begin: int, one: Callable[[bytes], Any]

@@ -1,29 +1,67 @@
-"""Confluent's wire format by columns: a zero byte, the id of the writer's schema in four bytes, the data.
+"""Where a value says which schema it was written with: in its first bytes, or in a header of its record.
 
-Called by the decoders of formats that a schema registry's serializers write. They decode a batch group by group, one
-for each schema in it: `decoded_by_schema` splits the batch and puts the rows back to their places. A batch of one
-schema, as most are, is one group and is neither copied nor put back.
+A registry has a `Framing`: the places to look at, in order. They are read by columns: what stands at a place is the
+`head` of a row, and Python looks at each distinct head of a batch once. Called by the decoders of formats that a schema
+registry's serializers write. They decode a batch group by group, one for each schema in it: `decoded_by_schema` splits
+the batch and puts the rows back to their places. A batch of one schema, as most are, is one group and is neither copied
+nor put back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import uuid
+import zlib
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_connector.formats.value_decoder import Decoded, scattered
+from spark_connector.formats.value_decoder import BadValue, Decoded, scattered
 from spark_connector.formats.value_format import FRAME, NO_FRAME, framed_id
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+Key = int | str
+"""By what a registry finds a schema: an id, a GUID, or what else it has."""
+LONGEST_PATH: Final = 64
+"""Most indexes of a message's place in its file."""
+_ID, _GUID = 4, 16
+LARGEST: Final = 64 << 20
+"""Bytes of a value that is inflated."""
+
+
+class SchemaId(NamedTuple):
+    """What a head says."""
+
+    key: Key
+    begin: int = 0
+    """Bytes of the value before the data."""
+    message: Hashable = None
+    """Of protobuf, where the head says it: the place of the message in the schema, as `is_at` takes it."""
+    is_deflated: bool = False
+    """Whether the data is compressed with zlib."""
+
+    @property
+    def name(self) -> str:
+        """For errors."""
+        return f"schema id {self.key}"
+
+
+class Place(NamedTuple):
+    """Where a head stands: in the last header of a name, or in the first `length` bytes of the value."""
+
+    parse: Callable[[bytes], SchemaId | None]
+    """What a head says; None if another place may say it. Raises BadValue for one that nobody can mean."""
+    length: int = 0
+    header: str | None = None
 
 
 class Group(NamedTuple):
     """The values of a batch with one schema id."""
 
-    schema_id: int | None
+    schema: SchemaId | None
     """None: values without a prefix."""
     rows: Rows
     """Their places in the batch, ascending."""
@@ -32,96 +70,212 @@ class Group(NamedTuple):
 
     def data(self) -> pa.Array:
         """The values without the prefix. Copies them, because in Arrow's binary array the values touch."""
-        if self.schema_id is None:
+        if self.schema is None or not self.schema.begin:
             return self.values
-        return pc.binary_replace_slice(self.values, 0, FRAME, b"")  # binary_slice fails on some batches
+        return pc.binary_replace_slice(self.values, 0, self.schema.begin, b"")  # binary_slice fails on some batches
 
 
 class Frames(NamedTuple):
     """A batch by schemas. A row that is null is in no group and is not bad."""
 
     groups: list[Group]
-    """In the order of their ids, one without an id first."""
+    """Those without an id first, the others in order of their first rows."""
     bad: Mapping[int, str]
-    """Rows that are too short or do not begin with a zero byte, in order, to the reason."""
+    """Rows without an id, or with a broken one, in order, to the reason."""
 
 
-def split(values: pa.Array, *, is_plain_too: bool = False) -> Frames:
-    """Group `values` (binary) by schema id. `is_plain_too`: what does not begin with a zero byte, the empty value among
-    them, is no bad row but the group without an id."""
-    schema_id = _only_id(values)
-    if schema_id is not None:
-        return Frames([Group(schema_id, np.arange(len(values), dtype=np.int64), values)], {})
-    ids, kinds = _ids(values)
-    wanted = ids[kinds == _FRAMED]
-    groups = [_group(int(one), values, (kinds == _FRAMED) & (ids == one)) for one in np.unique(wanted)]
-    if is_plain_too and (kinds == _PLAIN).any():
-        groups.insert(0, _group(None, values, kinds == _PLAIN))
-        kinds[kinds == _PLAIN] = _NULL
-    bad = np.flatnonzero((kinds == _PLAIN) | (kinds == _SHORT)).tolist()
-    return Frames(groups, dict.fromkeys(bad, NO_FRAME))
+class Splits(Protocol):
+    """Splits a batch by schemas: a Framing, or what looks at each value."""
+
+    @property
+    def reads_headers(self) -> bool:
+        """Whether `split` has a use for headers."""
+
+    def message(self, raw: bytes, at: int, /) -> tuple[Hashable, int]:
+        """Of protobuf: (place of the message, begin of the message) from what follows the id. Raises BadValue."""
+
+    def split(self, values: pa.Array, headers: pa.Array | None = None, *, is_plain_too: bool = False) -> Frames:
+        """Group `values` (binary) by schema. `headers`: of the rows, as records have them. `is_plain_too`: what has no
+        id, the empty value among them, is no bad row but the group without one."""
+
+
+@dataclass(frozen=True)
+class Framing:
+    """The places where a registry's serializers write the id of a schema, in the order in which they are looked at."""
+
+    places: tuple[Place, ...]
+    missing: str = NO_FRAME
+    """Why a value is bad that has no id at any place."""
+    message_of: Callable[[bytes, int], tuple[Hashable, int]] | None = None
+    """As Splits.message, where there are formats that need it."""
+
+    def message(self, raw: bytes, at: int, /) -> tuple[Hashable, int]:
+        """As Splits."""
+        assert self.message_of is not None
+        return self.message_of(raw, at)
+
+    @property
+    def reads_headers(self) -> bool:
+        """As Splits."""
+        return any(place.header is not None for place in self.places)
+
+    def split(self, values: pa.Array, headers: pa.Array | None = None, *, is_plain_too: bool = False) -> Frames:
+        """As Splits."""
+        todo = values.is_valid().to_numpy(zero_copy_only=False).copy()
+        rows_of: dict[SchemaId, list[Rows]] = {}
+        bad: dict[int, str] = {}
+        for place in self.places:
+            heads = _heads(place, values, headers)
+            if heads is None:
+                continue
+            coded = pc.dictionary_encode(heads)
+            indices = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            for index, head in enumerate(coded.dictionary.to_pylist()):
+                try:
+                    found = place.parse(head)
+                except BadValue as error:
+                    rows = _taken(todo, indices == index)
+                    bad.update(dict.fromkeys(rows.tolist(), str(error)))
+                else:
+                    if found is not None:
+                        rows_of.setdefault(found, []).append(_taken(todo, indices == index))
+        groups: list[Group] = []
+        for found, parts in rows_of.items():
+            groups += _group(found, np.sort(np.concatenate(parts)), values, bad)
+        if todo.any():
+            rows = np.flatnonzero(todo)
+            if is_plain_too:
+                groups[:0] = _group(None, rows, values, bad)
+            else:
+                bad.update(dict.fromkeys(rows.tolist(), self.missing))
+        return Frames(groups, dict(sorted(bad.items())))
+
+
+def confluents(column: str, format: str) -> Framing:
+    """Confluent's: the header `__value_schema_id` (of keys `__key_schema_id`) or, where there is none, the prefix."""
+    name = f"__{column}_schema_id"
+
+    def header(head: bytes) -> SchemaId:
+        length = 1 + {0: _ID, 1: _GUID}.get(head[0], len(head)) if head else 1
+        if not 1 < length <= len(head):
+            raise BadValue(f"its header {name} is no schema's id or GUID: {len(head)} bytes, {head[:20].hex()}")
+        key = int.from_bytes(head[1:length]) if head[0] == 0 else str(uuid.UUID(bytes=head[1:length]))
+        if format == "protobuf" and length == len(head):
+            raise BadValue(f"its header {name} has no place of a message: {len(head)} bytes, {head[:20].hex()}")
+        message, end = _indexes(head, length) if format == "protobuf" else (None, length)
+        if end != len(head):
+            raise BadValue(f"its header {name} is too long: {len(head)} bytes, {head[:20].hex()}")
+        return SchemaId(key, 0, message)
+
+    return Framing((Place(header, header=name), Place(_prefix, FRAME)), NO_FRAME, _indexes)
+
+
+def _prefix(head: bytes) -> SchemaId | None:
+    """A zero byte and an id in four bytes."""
+    if head[:1] != b"\0":
+        return None
+    found = framed_id(head)
+    if found is None:
+        raise BadValue(NO_FRAME)
+    return SchemaId(found, FRAME)
+
+
+def _indexes(raw: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """(place of the message in its file, begin of the message): zigzag varints, the first one says how many."""
+    if at == len(raw):
+        raise BadValue(NO_FRAME)
+    count, at = varint(raw, at)
+    count = count >> 1 ^ -(count & 1)
+    if not 0 <= count <= LONGEST_PATH:
+        raise BadValue(f"its prefix has {count} message indexes")
+    indexes = []
+    for _ in range(count):
+        index, at = varint(raw, at)
+        indexes.append(index >> 1 ^ -(index & 1))
+    return tuple(indexes) or (0,), at
+
+
+def varint(raw: bytes, at: int) -> tuple[int, int]:
+    """(number, its end). Raises BadValue."""
+    number = 0
+    for shift in range(0, 35, 7):
+        if at >= len(raw):
+            break
+        number |= (raw[at] & 0x7F) << shift
+        at += 1
+        if raw[at - 1] < 0x80:
+            return number, at
+    raise BadValue("its prefix ends within the message indexes")
 
 
 def decoded_by_schema(
-    values: pa.Array,
-    kind: pa.DataType,
-    decode: Callable[[Group], Decoded | str],
-    *,
-    is_plain_too: bool = False,
+    frames: Frames, length: int, kind: pa.DataType, decode: Callable[[Group], Decoded | str]
 ) -> Decoded:
-    """Decode `values` group by group to one column of `kind`. `decode` returns a row of `kind` for each of the group's,
-    or the reason why none of them can be read."""
-    frames = split(values, is_plain_too=is_plain_too)
+    """Decode a batch of `length` rows group by group to one column of `kind`. `decode` returns a row of `kind` for each
+    of the group's, or the reason why none of them can be read."""
     bad = dict(frames.bad)
     parts = []
     for group in frames.groups:
         decoded = decode(group)
         if isinstance(decoded, str):
             bad.update(dict.fromkeys(group.rows.tolist(), decoded))
-        elif len(group.rows) == len(values):
+        elif len(group.rows) == length:
             return decoded
         else:
             parts.append((group.rows, decoded))
     if not parts:
-        return Decoded(pa.nulls(len(values), kind), dict(sorted(bad.items())))
-    made = scattered(len(values), parts)
+        return Decoded(pa.nulls(length, kind), dict(sorted(bad.items())))
+    made = scattered(length, parts)
     return Decoded(made.column, dict(sorted({**made.bad, **bad}.items())))
 
 
-_NULL, _FRAMED, _PLAIN, _SHORT = range(4)
-"""Kinds of rows: null; with a prefix; without a zero byte; with one, but too short for a prefix."""
-
-
-def _only_id(values: pa.Array) -> int | None:
-    """The id if all rows have the same prefix."""
-    if len(values) == 0 or values.null_count:
+def _heads(place: Place, values: pa.Array, headers: pa.Array | None) -> pa.Array | None:
+    """What stands at a place, null where there is nothing; None if that is so in all rows."""
+    if place.header is None:
+        return pc.binary_slice(values, 0, place.length)
+    if headers is None:
         return None
-    prefix = values[0].as_py()[:FRAME]
-    found = framed_id(prefix)
-    return found if found is not None and pc.all(pc.starts_with(values, pattern=prefix)).as_py() else None
+    every = pc.list_flatten(headers)
+    hit = pc.equal(every.field("key"), place.header)
+    rows = pc.list_parent_indices(headers).filter(hit).to_numpy()
+    if not len(rows):
+        return None
+    found = every.field("value").filter(hit).fill_null(b"")
+    which = np.full(len(values), -1, np.int64)
+    which[rows] = np.arange(len(rows))  # of several headers of a name the last counts, as for Kafka's own clients
+    return found.take(pa.array(which, mask=which < 0))
 
 
-def _ids(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(id, kind) of each row."""
-    kinds = np.full(len(values), _NULL, np.uint8)
-    ids = np.zeros(len(values), np.int64)
-    _, edges, content = values.buffers()
-    if len(values) == 0 or edges is None:
-        return ids, kinds
-    offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-    data = np.frombuffer(content or b"", np.uint8)
-    begins, lengths = offsets[:-1], np.diff(offsets)
-    there = values.is_valid().to_numpy(zero_copy_only=False)
-    kinds[there] = _PLAIN
-    some = np.flatnonzero(there & (lengths > 0))
-    kinds[some[data[begins[some]] == 0]] = _SHORT
-    whole = np.flatnonzero((kinds == _SHORT) & (lengths >= FRAME))
-    kinds[whole] = _FRAMED
-    for index in range(1, FRAME):
-        ids[whole] = ids[whole] << 8 | data[begins[whole] + index]
-    return ids, kinds
+def _taken(todo: np.ndarray[Any, Any], mask: np.ndarray[Any, Any]) -> Rows:
+    """The rows of `mask` that are still to do, which they are no more."""
+    rows = np.flatnonzero(todo & mask).astype(np.int64)
+    todo[rows] = False
+    return rows
 
 
-def _group(schema_id: int | None, values: pa.Array, mask: np.ndarray[Any, Any]) -> Group:
-    rows = np.flatnonzero(mask).astype(np.int64)
-    return Group(schema_id, rows, values if len(rows) == len(values) else values.take(pa.array(rows)))
+def _group(found: SchemaId | None, rows: Rows, values: pa.Array, bad: dict[int, str]) -> list[Group]:
+    """One, or none if there are no rows, or all of them turn out to be bad."""
+    if not len(rows):
+        return []
+    own = values if len(rows) == len(values) else values.take(pa.array(rows))
+    if found is None or not found.is_deflated:
+        return [Group(found, rows, own)]
+    inflated = [_inflated(raw[found.begin :]) for raw in own.to_pylist()]
+    bad.update({row: one for row, one in zip(rows.tolist(), inflated, strict=True) if isinstance(one, str)})
+    good = [place for place, one in enumerate(inflated) if isinstance(one, bytes)]
+    if not good:
+        return []
+    data = pa.array([inflated[place] for place in good], pa.binary())
+    return [Group(found._replace(begin=0, is_deflated=False), rows[good], data)]
+
+
+def _inflated(raw: bytes) -> bytes | str:
+    """The data, or why there is none: it may be a bomb."""
+    machine = zlib.decompressobj()
+    try:
+        data = machine.decompress(raw, LARGEST)
+    except zlib.error as error:
+        return f"its data is not compressed with zlib: {error}"
+    if machine.unconsumed_tail:
+        return f"its data has more than {LARGEST >> 20} MiB when it is inflated"
+    return data if machine.eof else "its compressed data is cut off"

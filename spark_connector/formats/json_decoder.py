@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from broker.errors import ConfigError
+from spark_connector.formats.frames import Group, decoded_by_schema
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
 from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
-from spark_connector.formats.value_format import FRAME, NO_FRAME, framed_id
 
 _BEGINS: Final = r"\A[ \t\r\n]*\{"
 _ENDS: Final = r"\}[ \t\r\n]*\z"
@@ -101,53 +101,36 @@ class JsonDecoder:
 
 
 class FramedJson:
-    """JSON in Confluent's wire format (JSON_SR): a zero byte, the id of a JSON schema in four bytes, JSON.
+    """JSON as a registry's serializer writes it (Confluent's: JSON_SR), with the id of a JSON schema (frames.py).
 
     The schema itself is not needed: the column's type is `valueSchema`. But the registry is asked for each id once, as
     for Avro, so that data of another type is not taken for JSON. An id that the registry does not know, or that is no
     JSON schema, makes a bad record; a registry that does not answer fails the task in every mode. `is_plain_too`:
-    values that do not begin with a zero byte are JSON without a prefix.
+    values without an id are plain JSON.
     """
 
-    def __init__(self, json: JsonDecoder, registry: SchemaRegistry, *, is_plain_too: bool) -> None:
+    def __init__(
+        self, json: JsonDecoder, registry: SchemaRegistry, column: str = "value", *, is_plain_too: bool
+    ) -> None:
+        self._frames = registry.framing(column, "json")
+        self.reads_headers = self._frames.reads_headers
         self._json = json
         self._registry = registry
         self._is_plain_too = is_plain_too
         self.type = json.type
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
-        prefixes = pc.dictionary_encode(pc.binary_slice(values, 0, FRAME))
-        plain, bad = [], []
-        reasons: dict[int, str] = {}
-        for index, prefix in enumerate(prefixes.dictionary.to_pylist()):
-            if self._is_plain_too and prefix[:1] != b"\0":
-                plain.append(index)
-            elif (why := self._refusal(prefix)) is not None:
-                bad.append(index)
-                reasons[index] = why
-        indices = prefixes.indices
-        data = pc.binary_replace_slice(values, 0, FRAME, b"")  # binary_slice fails on some batches
-        if plain:
-            data = pc.if_else(pc.is_in(indices, pa.array(plain, indices.type)), values, data)
-        if not bad:
-            return self._json.decode(data)
-        is_bad = pc.is_in(indices, pa.array(bad, indices.type))
-        decoded = self._json.decode(pc.if_else(is_bad, pa.scalar(None, data.type), data))
-        rows = pc.indices_nonzero(is_bad).to_pylist()
-        refused = {row: reasons[indices[row].as_py()] for row in rows}
-        return Decoded(decoded.column, dict(sorted({**decoded.bad, **refused}.items())))
+        frames = self._frames.split(values, headers, is_plain_too=self._is_plain_too)
+        return decoded_by_schema(frames, len(values), self.type, self._group)
 
-    def _refusal(self, prefix: bytes) -> str | None:
-        """Why values with this prefix cannot be read."""
-        schema_id = framed_id(prefix)
-        if schema_id is None:
-            return NO_FRAME
-        try:
-            self._registry.check_json(schema_id)
-        except UnknownSchema as error:
-            return f"schema id {schema_id}: {error}"
-        return None
+    def _group(self, group: Group) -> Decoded | str:
+        if group.schema is not None:
+            try:
+                self._registry.check_json(group.schema.key)
+            except UnknownSchema as error:
+                return f"{group.schema.name}: {error}"
+        return self._json.decode(group.data())
 
 
 def _odd(values: pa.Array) -> pa.Array:

@@ -1,7 +1,7 @@
 """Protobuf data to a typed column, by the rules of from_protobuf (protobuf_columns.py).
 
-Without a registry a value is a plain message. With a registry it is in Confluent's wire format: a zero byte, the id of
-the writer's schema in four bytes, the place of the message in that schema, the message. The registry is asked once per
+Without a registry a value is a plain message. With a registry it says which schema wrote it (frames.py), and the place
+of the message in that schema. The registry is asked once per
 worker process for a writer's schema, to see that the value is of our message; the message is read by our schema, since
 Protobuf resolves by the fields' numbers. An id that the registry does not know makes a bad record; a registry that does
 not answer fails the task in every mode.
@@ -13,6 +13,7 @@ message.
 from __future__ import annotations
 
 import functools
+from collections.abc import Hashable
 from typing import Any, Final
 
 import numpy as np
@@ -21,12 +22,13 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from broker.records import native
 from broker.storage.url_secrets import without_secrets
+from spark_connector.formats.frames import LONGEST_PATH, Group, Key, SchemaId, decoded_by_schema
 from spark_connector.formats.protobuf_columns import Message, column_of
 from spark_connector.formats.protobuf_descriptors import (
     OnlyText,
-    indexes_of,
     message_at,
     message_of,
+    place_of,
     schema_of_file,
     schema_of_registry,
 )
@@ -36,19 +38,17 @@ from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, Unk
 from spark_connector.formats.schema_text import read_file
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one, scattered
 from spark_connector.formats.value_format import (
-    FRAME,
-    NO_FRAME,
     PLAIN_RULES,
     ProtobufRules,
     ProtobufSchema,
     SchemaFile,
     SchemaSubject,
-    framed_id,
 )
 
 _MOST_PREFIXES: Final = 64
 """So many kinds of prefix are looked for in a batch as a whole; what is left is read row by row."""
-_LONGEST_PATH: Final = 64
+_LONGEST_PLACE: Final = 10 * LONGEST_PATH
+"""Bytes."""
 _LEFT_OUT: Final = -1
 
 Array = np.ndarray[Any, Any]
@@ -77,20 +77,34 @@ class ProtobufDecoder:
     """Decodes messages of `schema`, or of writers' schemas in `registry` that have the same message."""
 
     def __init__(
-        self, schema: ProtobufSchema, registry: SchemaRegistry | None = None, rules: ProtobufRules = PLAIN_RULES
+        self,
+        schema: ProtobufSchema,
+        registry: SchemaRegistry | None = None,
+        rules: ProtobufRules = PLAIN_RULES,
+        column: str = "value",
     ) -> None:
         """Raises ConfigError for a message without a Spark type."""
+        self._frames = None if registry is None else registry.framing(column, "protobuf")
+        self.reads_headers = self._frames is not None and self._frames.reads_headers
         self._message = _message(schema, rules)
         self._registry = registry
         self.type = self._message.type
         self._program = Program(self._message)
         self._reader = RowReader(self._message)
-        self._writers: dict[tuple[int, tuple[int, ...]], str | None] = {}
+        self._writers: dict[tuple[Key, Hashable], str | None] = {}
         """By the writer's schema id and the place of the message in it: why it is not ours, None if it is."""
 
-    def decode(self, values: pa.Array) -> Decoded:
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
-        skips, bad = (None, {}) if self._registry is None else self._prefixes(values)
+        if self._frames is not None:
+            frames = self._frames.split(values, headers)
+            return decoded_by_schema(frames, len(values), self.type, self._group)
+        decoded = self._decoded(values, None)
+        bad = {row: why + (UNASKED if _begins_with_zero(values, row) else "") for row, why in decoded.bad.items()}
+        return Decoded(decoded.column, bad)
+
+    def _decoded(self, values: pa.Array, skips: Array | None) -> Decoded:
+        """`skips`: as `_prefixes` returns them."""
         if native.kernel is not None:
             decoded, hard = self._program.decode(values, skips)
         else:
@@ -98,11 +112,7 @@ class ProtobufDecoder:
             decoded, hard = Decoded(pa.nulls(len(values), self.type)), np.flatnonzero(rows).tolist()
         if hard:
             decoded = self._with_hard(values, skips, decoded, np.array(hard, np.int64))
-        if decoded.bad and skips is None:
-            bad = {row: why + (UNASKED if _begins_with_zero(values, row) else "") for row, why in decoded.bad.items()}
-        else:
-            bad = {**bad, **decoded.bad}
-        return Decoded(decoded.column, dict(sorted(bad.items())))
+        return Decoded(decoded.column, dict(sorted(decoded.bad.items())))
 
     def _with_hard(self, values: pa.Array, skips: Array | None, decoded: Decoded, hard: Array) -> Decoded:
         """`decoded` with the rows that the runtime has to read."""
@@ -118,31 +128,36 @@ class ProtobufDecoder:
         made = scattered(len(values), [(hard, read), (others, rest)])
         return Decoded(made.column, {**decoded.bad, **made.bad})
 
-    # ---- Confluent's wire format
+    # ---- which message of a writer's schema a value is
 
-    def _prefixes(self, values: pa.Array) -> tuple[Array, dict[int, str]]:
-        """How long each row's prefix is, negative for rows that are null or bad; and why they are bad."""
+    def _group(self, group: Group) -> Decoded | str:
+        found = group.schema
+        assert found is not None
+        if found.message is not None:
+            why = self._why_not(found, found.message)
+            return why or self._decoded(group.values, np.full(len(group.values), found.begin, np.int32))
+        skips, bad = self._prefixes(group.values, found)
+        decoded = self._decoded(group.values, skips)
+        return Decoded(decoded.column, dict(sorted({**bad, **decoded.bad}.items())))
+
+    def _prefixes(self, values: pa.Array, found: SchemaId) -> tuple[Array, dict[int, str]]:
+        """How long each row's prefix is, negative for rows that are bad; and why they are bad."""
         skips = np.full(len(values), _LEFT_OUT, np.int32)
         _, edges, content = values.buffers()
-        if len(values) == 0 or edges is None:
-            return skips, {}
         offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1].astype(np.int64)
         data = np.frombuffer(content or b"", np.uint8)
         begins, lengths = offsets[:-1], np.diff(offsets)
-        todo = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-        framed = lengths[todo] > FRAME
-        framed[framed] = data[begins[todo[framed]]] == 0
-        bad = dict.fromkeys(todo[~framed].tolist(), NO_FRAME)
-        todo = todo[framed]
+        todo = np.arange(len(values))
+        bad: dict[int, str] = {}
         for _ in range(_MOST_PREFIXES):
             if not len(todo):
                 return skips, bad
             row = int(todo[0])
             length, why = self._prefix(
-                data[begins[row] : begins[row] + lengths[row]][: FRAME + 10 * _LONGEST_PATH].tobytes()
+                data[begins[row] : begins[row] + lengths[row]][: found.begin + _LONGEST_PLACE].tobytes(), found
             )
             same = lengths[todo] >= length
-            for index in range(length):
+            for index in range(found.begin, length):
                 at = todo[same]
                 same[same] = data[begins[at] + index] == data[begins[row] + index]
             if why is None:
@@ -151,73 +166,48 @@ class ProtobufDecoder:
                 bad.update(dict.fromkeys(todo[same].tolist(), why))
             todo = todo[~same]
         for row in todo.tolist():
-            length, why = self._prefix(data[begins[row] : begins[row] + lengths[row]].tobytes())
+            length, why = self._prefix(data[begins[row] : begins[row] + lengths[row]].tobytes(), found)
             if why is None:
                 skips[row] = length
             else:
                 bad[row] = why
         return skips, bad
 
-    def _prefix(self, raw: bytes) -> tuple[int, str | None]:
+    def _prefix(self, raw: bytes, found: SchemaId) -> tuple[int, str | None]:
         """(its length, why the value is bad)."""
+        assert self._frames is not None
         try:
-            schema_id, indexes, length = unframed(raw)
-            return length, self._why_not(schema_id, indexes)
+            message, length = self._frames.message(raw, found.begin)
         except BadValue as error:
             return len(raw), str(error)
+        return length, self._why_not(found, message)
 
-    def _why_not(self, schema_id: int, indexes: tuple[int, ...]) -> str | None:
+    def _why_not(self, found: SchemaId, place: Hashable) -> str | None:
+        """Why a value with the message at that place of the writer's schema is not of ours."""
         assert self._registry is not None
-        place = schema_id, indexes
-        if place in self._writers:
-            return self._writers[place]
+        key = found.key, place
+        if key in self._writers:
+            return self._writers[key]
         try:
-            found = self._registry.protobuf(schema_id)
+            files = self._registry.protobuf(found.key)
         except UnknownSchema as error:  # a later value may find it
-            raise BadValue(f"schema id {schema_id}: {error}") from None
+            return f"{found.name}: {error}"
         own = self._message.proto
         try:
-            name = message_at(schema_of_registry(found, None), indexes)
+            name = message_at(schema_of_registry(files, None), place)
             why = None if name == own.full_name else f"it is a message {name}, not {own.full_name}"
         except OnlyText:
-            mine = indexes_of(own)
-            why = (
-                None
-                if indexes == mine
-                else f"it is the message at {list(indexes)}, not {own.full_name} at {list(mine)}"
-            )
+            mine = place_of(own, place)
+            other = f"it is the message at {_shown(place)}, not {own.full_name} at {_shown(mine)}"
+            why = None if place == mine else other
         except ConfigError as error:
             why = str(error)
-        self._writers[place] = None if why is None else f"schema id {schema_id}: {why}"
-        return self._writers[place]
+        self._writers[key] = None if why is None else f"{found.name}: {why}"
+        return self._writers[key]
 
 
-def unframed(raw: bytes) -> tuple[int, tuple[int, ...], int]:
-    """(id of the writer's schema, place of the message in it, begin of the message) of a value in Confluent's wire
-    format. Raises BadValue."""
-    schema_id = framed_id(raw)
-    if schema_id is None or len(raw) == FRAME:
-        raise BadValue(NO_FRAME)
-    count, at = _zigzag(raw, FRAME)
-    if not 0 <= count <= _LONGEST_PATH:
-        raise BadValue(f"its prefix has {count} message indexes")
-    indexes = []
-    for _ in range(count):
-        index, at = _zigzag(raw, at)
-        indexes.append(index)
-    return schema_id, tuple(indexes) or (0,), at
-
-
-def _zigzag(raw: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(raw):
-            break
-        number |= (raw[at] & 0x7F) << shift
-        at += 1
-        if raw[at - 1] < 0x80:
-            return number >> 1 ^ -(number & 1), at
-    raise BadValue("its prefix ends within the message indexes")
+def _shown(place: Hashable) -> object:
+    return list(place) if isinstance(place, tuple) else place
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ import binascii
 import functools
 import importlib
 import re
+from collections.abc import Hashable
 from typing import Any, Final
 
 from google.protobuf.descriptor_pb2 import FeatureSet, FileDescriptorProto, FileDescriptorSet
@@ -206,10 +207,30 @@ def indexes_of(message: Proto) -> tuple[int, ...]:
     return (*outer, [one.full_name for one in same].index(message.full_name))
 
 
-def message_at(schema: ProtobufSchema, indexes: tuple[int, ...]) -> str:
-    """The full name of the message at a place of the schema's own file. Raises ConfigError."""
+def place_of(message: Proto, like: Hashable) -> Hashable:
+    """The message's place in its file, as `like` says one: indexes, or as Glue counts, its number among the names of
+    all messages, in order."""
+    if isinstance(like, tuple):
+        return indexes_of(message)
+    tops = message.file.message_types_by_name.values()
+    return sorted(one.full_name for top in tops for one in _every(top)).index(message.full_name)
+
+
+def _every(message: Proto) -> list[Proto]:
+    """It and what is in it, with the entries of maps."""
+    return [message, *(one for inner in message.nested_types for one in _every(inner))]
+
+
+def message_at(schema: ProtobufSchema, place: Hashable) -> str:
+    """The full name of the message at a place of the schema's own file, as `place_of` has it. Raises ConfigError."""
     pool, names = _pool(schema.descriptors)
     same = list(pool.FindFileByName(names[-1]).message_types_by_name.values())
+    if not isinstance(place, tuple):
+        ordered = sorted(str(one.full_name) for top in same for one in _every(top))
+        if not isinstance(place, int) or place >= len(ordered):
+            raise ConfigError(f"the schema has no message {place}")
+        return ordered[place]
+    indexes: tuple[int, ...] = place
     found = None
     for index in indexes:
         if not 0 <= index < len(same):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,15 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.csv_decoder import CsvDecoder
 from spark_connector.formats.json_decoder import FramedJson, JsonDecoder
-from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
+from spark_connector.formats.registries import registry_of
+from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.schema_text import read_schema
+from spark_connector.formats.single_object import Containers, SingleObjects
 from spark_connector.formats.unavailable import PlaceholderFinder
-from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves
+from spark_connector.formats.value_decoder import BadValue, Decoded, FramedDecoder, ValueDecoder, by_halves
 from spark_connector.formats.value_format import (
+    CONTAINER,
+    SINGLE_OBJECT,
     AvroSchema,
     ColumnFormat,
     ParseMode,
@@ -78,7 +82,8 @@ class RecordDecoder:
         self._decoders = decoders(formats)
         self._finders = _finders(formats, self._decoders)
         self._schema = decoded_schema(formats, source)
-        needed = (*source.names, "offset", *(bad_records.needs if bad_records is not None else ()))
+        headers = ("headers",) if any(map(_reads_headers, self._decoders.values())) else ()
+        needed = (*source.names, "offset", *headers, *(bad_records.needs if bad_records is not None else ()))
         self.needs = tuple(dict.fromkeys(needed))
         """The source columns that `decode` expects: those of the read, and those that identify bad records."""
 
@@ -87,7 +92,7 @@ class RecordDecoder:
 
         Raises ConnectorError (MALFORMED_RECORD_IN_PARSING) in FAILFAST mode, and errors of writing bad records.
         """
-        decoded = {name: self._decoded(name, batch[name]) for name in self._decoders}
+        decoded = {name: self._decoded(name, batch) for name in self._decoders}
         reasons = _reasons(decoded)
         columns = [
             decoded[name].column if name in decoded else batch[name]
@@ -101,11 +106,12 @@ class RecordDecoder:
         left_out = bad if self._formats.mode is ParseMode.DROPMALFORMED else unfit
         return _without(made, left_out) if left_out else made
 
-    def _decoded(self, name: str, raw: pa.Array) -> Decoded:
-        decoded = self._decoders[name].decode(raw)
+    def _decoded(self, name: str, batch: pa.RecordBatch) -> Decoded:
+        decoder, raw = self._decoders[name], batch[name]
+        decoded = decoder.decode(raw, batch["headers"]) if _reads_headers(decoder) else decoder.decode(raw)
         placeholder = self._formats.unavailable
         if self._bad_records is not None:
-            self._bad_records.look(name, raw, decoded.column, self._decoders[name])
+            self._bad_records.look(name, raw, decoded.column, decoder)
         hits = self._finders[name].find(decoded.column) if name in self._finders else {}
         if not hits or placeholder is None:
             return decoded
@@ -179,25 +185,34 @@ def _raw_where_bad(raw: pa.Array, decoded: Decoded) -> pa.Array:
     return pc.if_else(pa.array(bad), raw, pa.scalar(None, pa.binary()))
 
 
-def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) -> ValueDecoder:
-    """The decoder of a format other than binary. Raises ConfigError for a schema that the format cannot use."""
+def _reads_headers(decoder: ValueDecoder) -> TypeGuard[FramedDecoder]:
+    return isinstance(decoder, FramedDecoder) and decoder.reads_headers
+
+
+def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None, column: str = "value") -> ValueDecoder:
+    """The decoder of a format other than binary, for keys or values (`column`). Raises ConfigError for a schema that
+    the format cannot use."""
     if one.name == "string":
         return StringDecoder()
     if isinstance(one.schema, AvroSchema):
-        return AvroDecoder(one.schema, registry, one.most_levels)
+        if one.encoding == SINGLE_OBJECT:
+            return AvroDecoder(one.schema, SingleObjects((one.schema, *one.writers)), one.most_levels)
+        if one.encoding == CONTAINER:
+            return AvroDecoder(one.schema, Containers(), one.most_levels)
+        return AvroDecoder(one.schema, registry, one.most_levels, column)
     if isinstance(one.schema, ProtobufSchema):
-        decoder: ValueDecoder = _protobuf().ProtobufDecoder(one.schema, registry, one.rules)
+        decoder: ValueDecoder = _protobuf().ProtobufDecoder(one.schema, registry, one.rules, column)
         return decoder
     if one.name == "csv":
         return CsvDecoder(one.schema, one.separator)
     json = JsonDecoder(one.schema)
-    return json if registry is None else FramedJson(json, registry, is_plain_too=one.is_plain_too)
+    return json if registry is None else FramedJson(json, registry, column, is_plain_too=one.is_plain_too)
 
 
 def decoders(formats: ReadFormats) -> dict[str, ValueDecoder]:
     """The decoders by column, made once per task. Raises ConfigError."""
     registry = _registry(formats.registry)
-    return {name: column_decoder(one, registry) for name, one in formats.columns.items()}
+    return {name: column_decoder(one, registry, name) for name, one in formats.columns.items()}
 
 
 def decoded_schema(formats: ReadFormats, source: pa.Schema) -> pa.Schema:
@@ -227,6 +242,8 @@ def _loaded(
     column: str, one: ColumnFormat, topics: Sequence[str] | None, registry: SchemaRegistry | None
 ) -> ColumnFormat:
     place = one.schema
+    if one.writers:
+        one = replace(one, writers=tuple(read_schema(each, avro=True, registry=None) for each in one.writers))
     if not isinstance(place, SchemaFile | SchemaSubject):
         return one
     if isinstance(place, SchemaSubject) and place.subject is None:
@@ -235,12 +252,13 @@ def _loaded(
                 f"Option '{column}Schema' must be set unless the read has exactly one topic: to a schema, or to "
                 "<schema.registry.url>/subjects/NAME/versions/latest"
             )
-        place = SchemaSubject(f"{topics[0]}-{column}")
+        assert registry is not None
+        place = SchemaSubject(registry.topic_subject(topics[0], column))
     if one.name == "protobuf":
         made = replace(one, schema=_protobuf().read_protobuf_schema(place, one.message, registry))
     else:
         made = replace(one, schema=read_schema(place, avro=one.name == "avro", registry=registry))
-    column_decoder(made, registry)
+    column_decoder(made, registry, column)
     return made
 
 

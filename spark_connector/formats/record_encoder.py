@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
 from broker.errors import ConfigError
@@ -58,6 +59,9 @@ class RecordEncoder:
             if name in batch.schema.names and name not in self._formats.value.columns
         }
         columns |= {name: one.values for name, one in encoded.items()}
+        for name, one in self._formats.columns.items():
+            if one.header is not None:
+                columns["headers"] = with_header(columns.get("headers"), columns[name].is_valid(), *one.header)
         rows, bad = pa.record_batch(columns), None
         if reasons := _reasons(encoded):
             if self._formats.mode is WriteMode.FAILFAST:
@@ -99,6 +103,23 @@ class RecordEncoder:
         if "key" in made.schema.names:
             columns["key"] = made["key"]
         return pa.record_batch(columns)
+
+
+def with_header(headers: pa.Array | None, rows: pa.BooleanArray, name: str, value: bytes) -> pa.Array:
+    """`headers` (HEADERS_TYPE, or as Spark has it; None: of no record) with one more at the end of those of `rows`."""
+    count = len(rows)
+    headers = pa.nulls(count, HEADERS_TYPE) if headers is None else headers.cast(HEADERS_TYPE)
+    before = pc.fill_null(pc.list_value_length(headers), 0).to_numpy().astype(np.int64)
+    more = rows.to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(before + more)])
+    own = pc.list_flatten(headers)
+    added = pa.array([{"key": name, "value": value}], HEADERS_TYPE.value_type)
+    which = np.full(ends[-1], len(own), np.int64)
+    kept = np.ones(ends[-1], bool)
+    kept[ends[1:][more > 0] - 1] = False
+    which[kept] = np.arange(len(own))
+    entries = pa.concat_arrays([own, added]).take(pa.array(which))
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), entries).cast(HEADERS_TYPE)
 
 
 def _reasons(encoded: Mapping[str, Encoded]) -> dict[int, str]:
@@ -191,7 +212,7 @@ def _registered(
     name: str, one: ColumnWrite, formats: WriteFormats, topic: str | None, kind: pa.StructType
 ) -> ColumnWrite:
     from spark_connector.formats.registered_schema import SinkColumn, registered_avro, registered_json
-    from spark_connector.formats.schema_registry import registry_of
+    from spark_connector.formats.registries import registry_of
 
     registry = None if formats.registry is None else registry_of(formats.registry)
     written = SinkColumn(name, topic)

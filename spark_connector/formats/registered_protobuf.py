@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.errors import ConfigError
+from spark_connector.formats.frames import Key
 from spark_connector.formats.protobuf_descriptors import (
     ProtoFile,
     bytes_of,
@@ -21,7 +22,7 @@ from spark_connector.formats.protobuf_descriptors import (
     schema_of_file,
     schema_of_registry,
 )
-from spark_connector.formats.registered_schema import SchemaKind, SinkColumn, found_or_registered, prefix, schema_id
+from spark_connector.formats.registered_schema import SchemaKind, SinkColumn, found_or_registered, schema_id, stamped
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.schema_text import read_file
 from spark_connector.formats.value_format import ProtobufSchema, SchemaFile
@@ -29,18 +30,18 @@ from spark_connector.formats.write_format import ColumnWrite
 
 
 def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, written: SinkColumn) -> ColumnWrite:
-    """`one` with its message type, and with the prefix of the schema's id if there is a registry."""
+    """`one` with its message type, and with what tells the schema's id if there is a registry."""
     if isinstance(one.schema, SchemaFile):
         one = replace(one, schema=schema_of_file(read_file(one.schema.url), one.message))
     if registry is None:
         return one
 
-    def by_id(number: int) -> ProtobufSchema:
-        return schema_of_registry(registry.protobuf(number), one.message)
+    def by_id(key: Key) -> ProtobufSchema:
+        return schema_of_registry(registry.protobuf(key), one.message)
 
-    def by_version(subject: str, version: str) -> tuple[int, ProtobufSchema]:
-        number, files = registry.protobuf_version(subject, version)
-        return number, schema_of_registry(files, one.message)
+    def by_version(subject: str, version: str) -> tuple[Key, ProtobufSchema]:
+        key, files = registry.protobuf_version(subject, version)
+        return key, schema_of_registry(files, one.message)
 
     def request(schema: ProtobufSchema) -> dict[str, Any]:
         return _request(registry, message_of(schema).file, auto_register=one.auto_register)
@@ -49,8 +50,8 @@ def registered_protobuf(one: ColumnWrite, registry: SchemaRegistry | None, writt
         raise ConfigError(f"'autoRegister' needs '{written.column}Schema': a file of protoc --descriptor_set_out")
 
     kind = SchemaKind(by_id, by_version, lambda schema: message_of(schema).full_name, request, made, one.message)
-    number, schema = found_or_registered(one, registry, written, kind)
-    return replace(one, schema=schema, prefix=prefix(number) + indexes_prefix(indexes_of(message_of(schema))))
+    key, schema = found_or_registered(one, registry, written, kind)
+    return stamped(one, registry, written, key, schema, indexes_prefix(indexes_of(message_of(schema))))
 
 
 def _request(registry: SchemaRegistry, file: ProtoFile, *, auto_register: bool) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The schema of a write in the registry, and its id: found, looked up or registered before any task runs.
 
-record_encoder.py calls it on the driver, once per query; executors get schema and prefix, and never ask. What a user
-can choose is what Confluent's serializers can: a schema's id, the latest version of a subject, or a schema that is
-looked up under a subject. It is registered only with `autoRegister`, if the registry finds it compatible; when it does
-not, its own words are shown. Raises ConfigError, and ConnectorError if the registry does not answer.
+record_encoder.py calls it on the driver, once per query; executors get the schema and what tells its id, and never ask.
+What a user can choose is what Confluent's serializers can: a schema's id, the latest version of a subject, or a schema
+that is looked up under a subject. It is registered only with `autoRegister`, if the registry finds it compatible; when
+it does not, its own words are shown. Raises ConfigError, and ConnectorError if the registry does not answer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from spark_connector.formats.avro_derived import derived_schema
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.frames import Key
 from spark_connector.formats.json_schema import title
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.schema_text import read_json_schema, read_schema
-from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, SchemaFile, SchemaSubject
+from spark_connector.formats.single_object import single_object_prefix
+from spark_connector.formats.value_format import SINGLE_OBJECT, AvroSchema, JsonSchema, SchemaFile, SchemaSubject
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy
 
 _MOST_WORDS: Final = 2000
@@ -33,7 +35,7 @@ class SinkColumn(NamedTuple):
     column: str
     topic: str | None
 
-    def subject(self, strategy: SubjectStrategy, record: str | None) -> str:
+    def subject(self, registry: SchemaRegistry, strategy: SubjectStrategy, record: str | None) -> str:
         """As by Confluent's TopicNameStrategy, RecordNameStrategy and TopicRecordNameStrategy. `record`: the full name
         of the schema's record; None if the schema is none, or is not known yet."""
         option = f"'{self.column}SubjectStrategy'={strategy.value}"
@@ -43,7 +45,8 @@ class SinkColumn(NamedTuple):
                 f"option '{self.column}SchemaId'"
             )
         if strategy is SubjectStrategy.TOPIC:
-            return f"{self.topic}-{self.column}"
+            assert self.topic is not None
+            return registry.topic_subject(self.topic, self.column)
         if record is None:
             raise ConfigError(
                 f"{option} needs '{self.column}Schema' to be a record, or a JSON Schema with a title: its name is part "
@@ -56,8 +59,8 @@ class SinkColumn(NamedTuple):
 class SchemaKind:
     """What the schemas of a format have for themselves. They raise UnknownSchema, ConfigError, ConnectorError."""
 
-    by_id: Callable[[int], Any]
-    by_version: Callable[[str, str], tuple[int, Any]]
+    by_id: Callable[[Key], Any]
+    by_version: Callable[[str, str], tuple[Key, Any]]
     """(subject, version) → (id, schema)"""
     record: Callable[[Any], str | None]
     """The name that a subject has of a schema."""
@@ -71,21 +74,22 @@ class SchemaKind:
 
 def found_or_registered(
     one: ColumnWrite, registry: SchemaRegistry, written: SinkColumn, kind: SchemaKind
-) -> tuple[int, Any]:
+) -> tuple[Key, Any]:
     """(id, schema) of a write, of which `one` says what the user has chosen."""
     schema, chosen = one.schema, one.schema_id
     try:
         if chosen is not None:
             if schema is not None:
                 raise ConfigError(f"set one of '{written.column}Schema' and '{written.column}SchemaId', not both")
-            return chosen, kind.by_id(chosen)
+            key = registry.key_of(chosen)
+            return key, kind.by_id(key)
         if isinstance(schema, SchemaSubject):
             assert schema.subject is not None
             return kind.by_version(schema.subject, schema.version)
         if schema is None and not one.auto_register:
-            return kind.by_version(written.subject(one.strategy, kind.named), "latest")
+            return kind.by_version(written.subject(registry, one.strategy, kind.named), "latest")
         schema = kind.made() if schema is None else schema
-        subject = written.subject(one.strategy, kind.record(schema))
+        subject = written.subject(registry, one.strategy, kind.record(schema))
         return schema_id(registry, subject, kind.request(schema), auto_register=one.auto_register), schema
     except UnknownSchema as error:
         raise ConfigError(f"the schema registry says: {error}") from None
@@ -94,11 +98,11 @@ def found_or_registered(
 def registered_avro(
     one: ColumnWrite, registry: SchemaRegistry | None, written: SinkColumn, columns: pa.StructType
 ) -> ColumnWrite:
-    """`one` with its Avro schema, and with the prefix of the schema's id if there is a registry."""
+    """`one` with its Avro schema, and with what tells its id if there is a registry."""
     if isinstance(one.schema, SchemaFile):
         one = replace(one, schema=read_schema(one.schema, avro=True, registry=None))
     if registry is None:
-        return one
+        return replace(one, prefix=single_object_prefix(one.schema)) if one.encoding == SINGLE_OBJECT else one
 
     def record(schema: AvroSchema) -> str | None:
         root = parse_avro(schema)
@@ -109,11 +113,11 @@ def registered_avro(
 
     kind = SchemaKind(registry.schema, registry.avro_version, record, request, lambda: derived_schema(columns))
     found, schema = found_or_registered(one, registry, written, kind)
-    return replace(one, schema=schema, prefix=prefix(found))
+    return stamped(one, registry, written, found, schema)
 
 
 def registered_json(one: ColumnWrite, registry: SchemaRegistry, written: SinkColumn) -> ColumnWrite:
-    """`one` with its JSON Schema, and with the prefix of the schema's id. What Avro calls the name of a record is the
+    """`one` with its JSON Schema, and with what tells its id. What Avro calls the name of a record is the
     title of a JSON Schema, as for Confluent's serializer."""
     if isinstance(one.schema, SchemaFile):
         one = replace(one, schema=read_json_schema(one.schema))
@@ -126,10 +130,21 @@ def registered_json(one: ColumnWrite, registry: SchemaRegistry, written: SinkCol
 
     kind = SchemaKind(registry.json_schema, registry.json_version, title, request, made)
     found, schema = found_or_registered(one, registry, written, kind)
-    return replace(one, schema=schema, prefix=prefix(found))
+    return stamped(one, registry, written, found, schema)
 
 
-def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *, auto_register: bool) -> int:
+def stamped(
+    one: ColumnWrite, registry: SchemaRegistry, written: SinkColumn, key: Key, schema: Any, message: bytes = b""
+) -> ColumnWrite:
+    """`one` with its schema and what says so. `message`: of Protobuf, its place in the schema."""
+    try:
+        stamp = registry.stamp(key, written.column, in_header=one.id_in_header, message=message)
+    except UnknownSchema as error:
+        raise ConfigError(f"the schema registry says: {error}") from None
+    return replace(one, schema=schema, prefix=stamp.prefix, header=stamp.header)
+
+
+def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *, auto_register: bool) -> Key:
     """The id of a schema under a subject. `schema`: as requests have it: schema, schemaType, references.
     Raises UnknownSchema if it is no schema to the registry."""
     found = registry.look_up(subject, schema)
@@ -146,10 +161,3 @@ def schema_id(registry: SchemaRegistry, subject: str, schema: dict[str, Any], *,
             f"incompatible: {' '.join(complaints)[:_MOST_WORDS]}"
         )
     return registry.register(subject, schema)
-
-
-def prefix(schema_id: int) -> bytes:
-    """What a value begins with in Confluent's wire format."""
-    if not 0 <= schema_id < 1 << 31:
-        raise ConfigError(f"the schema's id {schema_id} does not fit into Confluent's wire format, which has 4 bytes")
-    return schema_id.to_bytes(FRAME)

@@ -1,10 +1,10 @@
 """A client of schema registries: the part of Confluent's REST API that reads and writes need.
 
 The driver uses it to find or to register the schema of a column (registered_schema.py), executors to find the schemas
-that values were written with. `registry_of` caches these per worker process. Executors send only GET requests.
-Redirects are not followed, because they could send the password to another host. `5xx`, `429` and failed connections
-are retried at every URL before ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad
-record in any mode.
+that values were written with. Registries of other kinds (registries.py) do some of it in their own way. Executors send
+only GET requests. Redirects are not followed, because they could send the password to another host. `5xx`, `429` and
+failed connections are retried at every URL before ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised,
+which is not a bad record in any mode.
 """
 
 from __future__ import annotations
@@ -12,19 +12,24 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import os
 import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
-from broker.errors import ConfigError
+from broker.client.client_settings import ClientSettings
+from broker.client.logins import login_of
+from broker.errors import ConfigError, PykafkaError
+from broker.security.oauthbearer import TokenLogin
+from broker.security.token_source import token_source
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
+from spark_connector.formats.frames import Key, Splits, confluents
+from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
     "; it begins with a zero byte, as what a schema registry's serializer writes: if one did, set the option "
@@ -42,6 +47,7 @@ _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _MOST_REFERENCES: Final = 500
 _MOST_LEVELS: Final = 16
+_DIGITS: Final = 18
 _ASK_AGAIN_S: Final = 30.0
 """How long an unknown id is cached."""
 
@@ -54,6 +60,30 @@ class UnknownSchema(Exception):
         self.status = status
 
 
+class Stamp(NamedTuple):
+    """What a value is written with that says of which schema it is: bytes before it, or a header of its record."""
+
+    prefix: bytes = b""
+    header: tuple[str, bytes] | None = None
+
+
+class AvroSchemas(Protocol):
+    """Where the schemas are that Avro values were written with."""
+
+    def framing(self, column: str, format: str) -> Splits:
+        """Where a value says of which schema it is."""
+
+    def schema(self, key: Key) -> AvroSchema:
+        """Raises UnknownSchema, ConnectorError."""
+
+
+class Reply(NamedTuple):
+    """What a registry answers: headers by name in any case, and the body."""
+
+    headers: Any
+    data: bytes
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -61,6 +91,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 class SchemaRegistry:
     """One registry. Schemas never change, so they are cached for good; unknown ids for half a minute."""
+
+    _accept = _ACCEPT
 
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -71,27 +103,56 @@ class SchemaRegistry:
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
 
-    def schema(self, schema_id: int) -> AvroSchema:
+    def framing(self, column: str, format: str) -> Splits:
+        """Where keys or values (`column`) of a format say which schema they are of. Raises ConfigError."""
+        return confluents(column, format)
+
+    def schema(self, key: Key) -> AvroSchema:
         """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
-        return _of_avro(self._known(schema_id))
+        return _of_avro(self._known(key))
 
-    def protobuf(self, schema_id: int) -> ProtobufFiles:
+    def protobuf(self, key: Key) -> ProtobufFiles:
         """The Protobuf schema of that id. Raises UnknownSchema, ConnectorError."""
-        return _of_protobuf(self._known(schema_id, _SERIALIZED))
+        return _of_protobuf(self._known(key, _SERIALIZED))
 
-    def protobuf_version(self, subject: str, version: str = "latest") -> tuple[int, ProtobufFiles]:
+    def protobuf_version(self, subject: str, version: str = "latest") -> tuple[Key, ProtobufFiles]:
         """(id, Protobuf schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
-        answer = self._get(_version(subject, version) + _SERIALIZED)
+        answer = self._version(subject, version, _SERIALIZED)
         found = _of_protobuf(self._found(answer))
-        return _id_in(answer), found
+        return self._id_in(answer), found
 
-    def check_json(self, schema_id: int) -> None:
+    def check_json(self, key: Key) -> None:
         """Raises UnknownSchema if the id is not that of a JSON schema, ConnectorError."""
-        if (found := self._known(schema_id)) != "JSON":
+        if (found := self._known(key)) != "JSON":
             raise _no_json(found)
 
-    def _known(self, schema_id: int, query: str = "") -> AvroSchema | ProtobufFiles | str:
-        asked = f"{schema_id}{query}"
+    def stamp(self, key: Key, column: str, *, in_header: bool, message: bytes = b"") -> Stamp:
+        """How keys or values (`column`) say that they are of the schema `key`. `message`: of Protobuf, its place.
+        Raises UnknownSchema, ConfigError, ConnectorError."""
+        if in_header:
+            guid = self._answer(key).get("guid")
+            if not isinstance(guid, str):
+                raise ConfigError(
+                    "the schema registry gives no GUIDs, as Confluent Platform 8 and later do: leave out the option "
+                    "'schemaIdLocation'"
+                )
+            return Stamp(header=(f"__{column}_schema_id", b"\1" + uuid.UUID(guid).bytes + message))
+        if not isinstance(key, int) or not 0 <= key < 1 << 31:
+            raise ConfigError(f"the schema's id {key} does not fit into Confluent's wire format, which has 4 bytes")
+        return Stamp(key.to_bytes(FRAME) + message)
+
+    def key_of(self, text: str) -> Key:
+        """The id of a schema as a user writes it. Raises ConfigError."""
+        if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) < 1:
+            raise ConfigError(f"the id of a schema is a positive number, not '{text}'")
+        return int(text)
+
+    def topic_subject(self, topic: str, column: str) -> str:
+        """The subject of the keys or values of a topic."""
+        return f"{topic}-{column}"
+
+    def _known(self, key: Key, query: str = "") -> AvroSchema | ProtobufFiles | str:
+        asked = f"{key}{query}"
         known = self._schemas.get(asked)
         if isinstance(known, tuple):
             if known[1] > self._clock():
@@ -101,7 +162,7 @@ class SchemaRegistry:
         while len(self._schemas) >= _MOST_SCHEMAS:
             self._schemas.popitem(last=False)
         try:
-            found = self._found(self._get(f"/schemas/ids/{asked}"))
+            found = self._found(self._answer(key, query))
         except UnknownSchema as error:
             self._schemas[asked] = str(error), self._clock() + _ASK_AGAIN_S
             raise
@@ -110,17 +171,29 @@ class SchemaRegistry:
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
         """The Avro schema of a subject's version. Raises UnknownSchema, ConnectorError."""
-        return _of_avro(self._found(self._get(_version(name, version))))
+        return _of_avro(self._found(self._version(name, version)))
 
-    def json_version(self, name: str, version: str = "latest") -> tuple[int, JsonSchema]:
+    def json_version(self, name: str, version: str = "latest") -> tuple[Key, JsonSchema]:
         """(id, JSON Schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
-        answer = self._get(_version(name, version))
+        answer = self._version(name, version)
         found = self._json_schema(answer)
-        return _id_in(answer), found
+        return self._id_in(answer), found
 
-    def json_schema(self, schema_id: int) -> JsonSchema:
+    def json_schema(self, key: Key) -> JsonSchema:
         """The JSON Schema of that id. Raises UnknownSchema, ConnectorError."""
-        return self._json_schema(self._get(f"/schemas/ids/{schema_id}"))
+        return self._json_schema(self._answer(key))
+
+    # ---- what registries of other kinds do in their own way; an answer has schema, schemaType, references, id
+
+    def _answer(self, key: Key, query: str = "") -> Any:
+        """The schema of an id or a GUID."""
+        return self._get(f"/schemas/{'ids' if isinstance(key, int) else 'guids'}/{key}{query}")
+
+    def _version(self, subject: str, version: str, query: str = "") -> Any:
+        return self._get(_version(subject, version) + query)
+
+    def _id_in(self, answer: Any) -> Key:
+        return _id_in(answer)
 
     def _found(self, answer: Any) -> AvroSchema | ProtobufFiles | str:
         """The schema in an answer, or its type if that is another one."""
@@ -169,13 +242,13 @@ class SchemaRegistry:
         add(answer, 0)
         return made
 
-    def avro_version(self, subject: str, version: str = "latest") -> tuple[int, AvroSchema]:
+    def avro_version(self, subject: str, version: str = "latest") -> tuple[Key, AvroSchema]:
         """(id, schema) of a subject's version. Raises UnknownSchema, ConnectorError."""
-        answer = self._get(_version(subject, version))
+        answer = self._version(subject, version)
         found = _of_avro(self._found(answer))
-        return _id_in(answer), found
+        return self._id_in(answer), found
 
-    def look_up(self, subject: str, schema: Mapping[str, Any]) -> int | None:
+    def look_up(self, subject: str, schema: Mapping[str, Any]) -> Key | None:
         """The id of a schema (as requests have it: schema, schemaType, references) under a subject; None if it is not
         registered there. Raises UnknownSchema for what is no schema, ConnectorError."""
         try:
@@ -208,42 +281,72 @@ class SchemaRegistry:
         said = answer.get("messages") if isinstance(answer, dict) else None
         return [str(one) for one in said or ("it is incompatible with an earlier schema",)]
 
-    def register(self, subject: str, schema: Mapping[str, Any]) -> int:
+    def register(self, subject: str, schema: Mapping[str, Any]) -> Key:
         """The id of a schema, which is registered unless it was. Raises UnknownSchema if the registry refuses,
         ConnectorError."""
         return _id_in(self._get(f"{_subject(subject)}/versions", schema))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON at `path`, or the answer to a POST of `body`. Raises UnknownSchema for 404, 409 and 422."""
+        """The JSON at `path`, or the answer to a POST of `body`. Raises as `_send`."""
+        return self._send(path, lambda reply: json.loads(reply.data), None if body is None else json.dumps(body))
+
+    def _send(
+        self,
+        path: str,
+        read: Callable[[Reply], Any],
+        body: str | None = None,
+        *,
+        method: str | None = None,
+        content: str = _CONTENT,
+    ) -> Any:
+        """What `read` makes of the answer: at a ValueError it is asked for again. Raises UnknownSchema for 404, 409 and
+        422, ConnectorError."""
         failure = ""
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_BACK_OFF_S * 2**attempt)
             for url in self._settings.urls:
+                data = None if body is None else body.encode()
+                request = urllib.request.Request(url + path, data, {"Accept": self._accept}, method=method)
+                if data is not None:
+                    request.add_header("Content-Type", content)
                 try:
-                    return self._ask(url, path, body)
+                    for name, value in self._login(url).items():
+                        request.add_unredirected_header(name, value)
+                    with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
+                        return read(Reply(response.headers, response.read(_LARGEST)))
                 except urllib.error.HTTPError as error:
                     failure = _complaint(error)
                     if error.code in {_NOT_FOUND, 409, 422}:
                         raise UnknownSchema(failure, error.code) from None
                     if error.code != 429 and error.code < 500:
-                        raise _unavailable(url, path, failure) from None
+                        raise unavailable(url, path, failure) from None
                 except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
-        raise _unavailable(", ".join(self._settings.urls), path, failure)
+        raise unavailable(", ".join(self._settings.urls), path, failure)
 
-    def _ask(self, url: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url + path, data, headers={"Accept": _ACCEPT})
-        if data is not None:
-            request.add_header("Content-Type", _CONTENT)
+    def _login(self, url: str) -> dict[str, str]:
+        """The headers of a request that say who asks. Raises ConnectorError where there is no token."""
+        headers, token = dict(self._settings.headers), self._settings.bearer_token
         if (login := self._settings.login(url)) is not None:
-            credentials = base64.b64encode(login.encode()).decode()
-            request.add_unredirected_header("Authorization", f"Basic {credentials}")
-        elif self._settings.bearer_token is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self._settings.bearer_token}")
-        with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
-            return json.loads(response.read(_LARGEST))
+            return {**headers, "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+        host = urllib.parse.urlsplit(url).hostname or ""
+        try:
+            if self._settings.tokens is not None:
+                provider, options = self._settings.tokens
+                token = token_source(provider, dict(options), host).token()
+            elif self._settings.inherited is not None:
+                token = _token_of(self._settings.inherited, host)
+        except PykafkaError as error:
+            raise unavailable(url, "without a token", str(error)) from None
+        return headers if token is None else {**headers, "Authorization": f"Bearer {token}"}
+
+
+def _token_of(settings: ClientSettings, host: str) -> str:
+    """The token with which a client of these settings logs in to brokers."""
+    login = login_of(settings, host)
+    assert isinstance(login, TokenLogin)  # registry_options.py has seen to it
+    return login.tokens.token()
 
 
 def _id_in(answer: Any) -> int:
@@ -324,19 +427,5 @@ def _complaint(error: urllib.error.HTTPError) -> str:
     return f"HTTP {error.code} {said}"
 
 
-def _unavailable(url: str, path: str, why: str) -> ConnectorError:
+def unavailable(url: str, path: str, why: str) -> ConnectorError:
     return ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", f"Schema registry {url} does not answer {path}: {why}")
-
-
-_registries: tuple[int, dict[RegistrySettings, SchemaRegistry]] = (0, {})
-
-
-def registry_of(settings: RegistrySettings) -> SchemaRegistry:
-    """This process's client of the registry, whose cache later tasks share. A forked child gets its own."""
-    global _registries
-    if _registries[0] != os.getpid():
-        _registries = (os.getpid(), {})
-    registries = _registries[1]
-    if settings not in registries:
-        registries[settings] = SchemaRegistry(settings)
-    return registries[settings]

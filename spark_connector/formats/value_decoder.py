@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,18 @@ class ValueDecoder(Protocol):
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode `values` (binary; null is a tombstone, not a bad record). No value makes it raise."""
+
+
+@runtime_checkable
+class FramedDecoder(Protocol):
+    """Decodes values that say of which schema they are: themselves, or by a header of their record."""
+
+    type: pa.DataType
+    reads_headers: bool
+
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
+        """As ValueDecoder's. `headers`: those of each value's record, as records have them. Raises ConnectorError if a
+        registry does not answer."""
 
 
 def by_halves(

@@ -43,11 +43,15 @@ _ALL = (
     ValueFormat("protobuf", f"a file of protoc --descriptor_set_out, {_REGISTRY}", registered=True, opaque=True),
     ValueFormat("csv", _DDL, written=False),
 )
+REGISTRY_TYPES: Final = ("confluent", "glue", "apicurio", "azure")
 VALUE_FORMATS: Final = {one.name: one for one in _ALL}
 FORMATS: Final = tuple(VALUE_FORMATS)
 WRITE_FORMATS: Final = tuple(one.name for one in _ALL if one.written)
 SCHEMA_FORMATS: Final = tuple(one.name for one in _ALL if one.schema)
 REGISTERED: Final = tuple(one.name for one in _ALL if one.registered)
+SINGLE_OBJECT, CONTAINER = "single-object", "container"
+AVRO_ENCODINGS: Final = ("binary", SINGLE_OBJECT, CONTAINER)
+"""Of Avro without a registry: data alone; behind the fingerprint of its schema; a file of one record."""
 FRAME: Final = 5
 """Bytes before the data of a client of a schema registry: a zero byte and the id of the writer's schema."""
 NO_FRAME: Final = "not in the wire format of a schema registry, which begins with a zero byte and the schema's id"
@@ -135,6 +139,22 @@ class RegistrySettings:
     ca_location: str | None = None
     timeout_ms: int = 10_000
     login_urls: tuple[str, ...] = ()
+    tokens: tuple[str, tuple[tuple[str, str], ...]] | None = field(default=None, repr=False)
+    """The provider of the tokens for requests, a name as in sasl.oauthbearer.token.provider, and its options."""
+    inherited: Any = field(default=None, repr=False)
+    """The ClientSettings whose tokens are those for requests, too."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Of each request."""
+    type: str = "confluent"
+    """One of REGISTRY_TYPES."""
+    group: str | None = None
+    """What the registry calls the set of its schemas: of Glue the registry's name."""
+    region: str | None = None
+    profile: str | None = None
+    """Of Glue: that of the shared configuration of AWS."""
+    use_id: str = "contentid"
+    id_bytes: int = 4
+    """Of Apicurio: which of its ids a prefix has, in so many bytes."""
 
     def login(self, url: str) -> str | None:
         """`user:password` for one of the URLs."""
@@ -169,8 +189,12 @@ class ColumnFormat:
     separator: str = ","
     most_levels: int = -1
     """Of avro: recursiveFieldMaxDepth."""
+    encoding: str = "binary"
+    """Of avro without a registry: one of AVRO_ENCODINGS."""
+    writers: tuple[Schema, ...] = ()
+    """Of single-object encoding: AvroSchemas beside `schema` that values may be of, or SchemaFiles with them."""
     is_plain_too: bool = False
-    """Of json with a registry: whether values without its prefix are read as well."""
+    """Of json with a registry: whether values without the id of a schema are read as well."""
     message: str | None = None
     """Of protobuf: valueMessage."""
     rules: ProtobufRules = PLAIN_RULES

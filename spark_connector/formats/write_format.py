@@ -57,13 +57,19 @@ class ColumnWrite:
     """Of avro and protobuf, as in ColumnFormat: a Schema, or where it is stored; None: in the registry, by subject."""
     message: str | None = None
     """Of protobuf: the full name of the message."""
-    schema_id: int | None = None
+    schema_id: str | None = None
     """The id in the registry that the user has asked for."""
     strategy: SubjectStrategy = SubjectStrategy.TOPIC
     auto_register: bool = False
     json: JsonText = TO_JSON
+    id_in_header: bool = False
+    """Whether the id of the schema goes into a header of the record, not before the value."""
+    encoding: str = "binary"
+    """Of avro without a registry: one of AVRO_ENCODINGS."""
     prefix: bytes = b""
-    """What each value begins with, in Confluent's wire format: the driver gets it from the registry."""
+    """What each value begins with, to say of which schema it is: the driver gets it from the registry."""
+    header: tuple[str, bytes] | None = None
+    """The header of each record that says so."""
 
     @property
     def is_plain(self) -> bool:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
 
 from broker.errors import ConfigError
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
@@ -26,6 +24,8 @@ from spark_connector.formats.value_format import (
     ParseMode,
     ProtobufRules,
 )
+from spark_connector.options.option import Option, each
+from spark_connector.options.registry_option_table import AVRO_ENCODING, REGISTRY_ACCESS, REGISTRY_KIND, REGISTRY_URL
 
 KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
@@ -34,52 +34,7 @@ KAFKA_PREFIX = "kafka."
 ARCHIVE_PREFIX = "archive.option."
 """Options with this prefix are storage options for the archive."""
 
-REGISTRY_URL: Final = "schema.registry.url"
-
-Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms", "word"]
-
-
-class Option(NamedTuple):
-    """One row: `default` as a user writes it (None: unset); `scope` is batch, stream or both.
-
-    `kind`: the method of OptionValues that parses it; None for text, and for an option that depends on others, whose
-    parser is written out. `least`, `most`: the bounds of a `long`. `choices`: the words it may be, in any case.
-    """
-
-    name: str
-    meaning: str
-    default: str | None = None
-    scope: str = "both"
-    kind: Kind | None = None
-    least: int = 0
-    most: int | None = None
-    choices: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ()
-    """Has an effect only if keys or values have one of these formats; the column's own, if its name begins with it."""
-    needs: tuple[str, ...] = ()
-    """Has an effect only if one of these options is set."""
-    being: tuple[str, ...] = ()
-    """What the option that it needs must be: one of these words."""
-    in_stream: str = ""
-    """What a stream is told that has this option for batch queries."""
-    kept: Literal["", "rows", "values"] = ""
-    """Kept by loads, since it decides which records are read (rows) or what they become (values)."""
-    into: str = ""
-    """The field that it is parsed into, where this has a name of its own."""
-
-    @property
-    def field(self) -> str:
-        """`minPartitions` → `min_partitions`, `fetchOffset.numRetries` → `num_retries`."""
-        snake = re.sub("([A-Z])", r"_\1", self.name.rpartition(".")[2]).lower()
-        return self.into or (f"{snake}_ms" if self.kind == "duration_ms" else snake)
-
-    @property
-    def ignores_case(self) -> bool:
-        return bool(self.choices or self.kind)
-
-
 SERVERS = Option("kafka.bootstrap.servers", "required; `host:port` of one or more brokers, to find the others")
-
 
 TOKEN_AUTO: Final = "auto"
 DELEGATION_TOKEN = Option(
@@ -91,18 +46,6 @@ DELEGATION_TOKEN = Option(
     choices=(TOKEN_AUTO, "never"),
 )
 
-
-def each(rows: Iterable[Option], **shared: Any) -> tuple[Option, ...]:
-    """The rows, with what all of them say."""
-    return tuple(row._replace(**shared) for row in rows)
-
-
-_ACCESS = (
-    Option("schema.registry.basic.auth.user.info", "`user:password` for the registry (ours)"),
-    Option("schema.registry.bearer.auth.token", "token for the registry (ours)"),
-    Option("schema.registry.ssl.ca.location", "PEM file of the certificates to trust for an https registry (ours)"),
-)
-REGISTRY_ACCESS = each(_ACCESS, formats=REGISTERED, needs=(REGISTRY_URL,))
 
 _FROM_PROTOBUF = (
     Option(
@@ -274,6 +217,8 @@ _DECODING = (
         "avro and protobuf, json is also read without it (ours)",
         formats=REGISTERED,
     ),
+    REGISTRY_KIND,
+    *AVRO_ENCODING,
 )
 
 OPTIONS: tuple[Option, ...] = (

@@ -12,7 +12,9 @@ from typing import Any
 from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import FORMATS
-from spark_connector.options.option_table import KAFKA_PREFIX, OPTIONS, REGISTRY_URL, Option
+from spark_connector.options.option import Option
+from spark_connector.options.option_table import KAFKA_PREFIX, OPTIONS
+from spark_connector.options.registry_option_table import REGISTRY_TYPE, REGISTRY_URL
 
 _COLUMNS = ["value", "key"]
 
@@ -35,6 +37,14 @@ class OptionValues:
     def text(self, name: str) -> str | None:
         """The value; None when the option is not set."""
         return self._values.get(name.lower())
+
+    @property
+    def has_registry(self) -> bool:
+        """Whether there is a schema registry: one with a URL, or Glue, which needs none. Raises ConfigError."""
+        kind = self.word(REGISTRY_TYPE) if REGISTRY_TYPE in self else ""
+        if kind and kind != "glue" and REGISTRY_URL not in self:
+            raise ConfigError(f"Option '{REGISTRY_TYPE}'={kind} needs option '{REGISTRY_URL}'")
+        return kind == "glue" or REGISTRY_URL in self
 
     def prefixed(self, prefix: str) -> dict[str, str]:
         """The options whose names begin with `prefix`, by the rest of their names, in lower case."""

@@ -30,6 +30,7 @@ from spark_connector.formats.placeholder import OPTION as PLACEHOLDER
 from spark_connector.formats.placeholder import Placeholder
 from spark_connector.formats.value_format import (
     BINARY,
+    SINGLE_OBJECT,
     VALUE_FORMATS,
     ColumnFormat,
     ParseMode,
@@ -43,13 +44,12 @@ from spark_connector.options.archive_options import ArchiveOptions, parse_archiv
 from spark_connector.options.option_table import (
     OPTIONS,
     PROTOBUF_RULES,
-    REGISTRY_URL,
     check_names,
     did_you_mean,
 )
 from spark_connector.options.option_values import OptionValues, check_rows
 from spark_connector.options.read_filters import ReadFilters, parse_filters, refuse_push_down
-from spark_connector.options.registry_options import refuse_login, registry_settings
+from spark_connector.options.registry_options import avro_encoding, file_names, refuse_login, registry_settings
 from spark_connector.options.selection import (
     EARLIEST,
     LATEST,
@@ -344,16 +344,21 @@ def _format(
         raise ConfigError(f"Option '{column}Format' has no effect: option 'columns' leaves out {column}")
     format, option = VALUE_FORMATS[name], f"{column}Schema"
     text = values.text(option)
-    if not text and format.schema and not (format.registered and REGISTRY_URL in values):
+    if not text and format.schema and not (format.registered and values.has_registry):
         raise ConfigError(f"Option '{column}Format'={name} needs option '{option}': {format.schema}")
     made = ColumnFormat(name)
     if name == "csv":
         made = replace(made, separator=_separator(values))
     elif name == "avro":
         made = replace(made, most_levels=values.long("recursiveFieldMaxDepth"))
+        if (encoding := values.word(f"{column}Encoding")) == SINGLE_OBJECT and text:
+            text, *others = file_names(text)
+            made = replace(made, writers=tuple(map(SchemaFile, others)))
+        made = replace(made, encoding=encoding)
     elif name == "protobuf":
         rules = ProtobufRules(**values.plain(PROTOBUF_RULES))
         made = replace(made, message=values.text(f"{column}Message"), rules=rules)
+    avro_encoding(values, column, None)
     if not text:
         return replace(made, schema=SchemaSubject() if format.schema else None)
     refuse_login(option, text)
@@ -363,6 +368,7 @@ def _format(
 
     try:
         if (found := parse_registry_url(text)) is not None:
+            avro_encoding(values, column, found[1])
             if not format.registered:
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {format.schema}")
             registries.append(found[0])

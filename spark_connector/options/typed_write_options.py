@@ -10,6 +10,7 @@ import re
 
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import (
+    CONTAINER,
     REGISTERED,
     VALUE_FORMATS,
     WRITE_FORMATS,
@@ -27,7 +28,7 @@ from spark_connector.formats.write_format import (
     WriteMode,
 )
 from spark_connector.options.option_values import OptionValues, check_rows, is_http
-from spark_connector.options.registry_options import URL, refuse_login, registry_settings
+from spark_connector.options.registry_options import URL, avro_encoding, refuse_login, registry_settings
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 
 _COLUMN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`,]+))\s*(?:,|\Z)")
@@ -88,15 +89,20 @@ def _column_write(
                 f"Option '{column}SubjectStrategy' has no effect: it chooses a subject, but '{column}{option}' names "
                 "the schema in the registry"
             )
+    encoding = avro_encoding(values, column, schema)
+    if encoding == CONTAINER:
+        raise ConfigError(f"Option '{column}Encoding'=container is for reads: write files, or single-object values")
     return ColumnWrite(
         name,
         columns if columns or name == "binary" else ALL_COLUMNS,
         schema,
         values.text(f"{column}Message"),
-        values.optional_long(f"{column}SchemaId"),
+        values.text(f"{column}SchemaId"),
         SubjectStrategy(values.word(f"{column}SubjectStrategy")),
         values.boolean("autoRegister"),
         _json_text(values),
+        values.word("schemaIdLocation") == "header",
+        encoding,
     )
 
 
@@ -129,14 +135,14 @@ def _columns(values: OptionValues, option: str) -> tuple[str, ...]:
 def _schema(values: OptionValues, option: str, name: str, registries: list[str]) -> Schema:
     text = values.text(option)
     if not text:
-        if VALUE_FORMATS[name].opaque and URL not in values:
+        if VALUE_FORMATS[name].opaque and not values.has_registry:
             raise ConfigError(
                 f"Option '{option.removesuffix('Schema')}Format'={name} needs option '{option}', or the registry that "
                 f"has the schema ('{URL}')"
             )
         return None
     refuse_login(option, text)
-    if name == "json" and URL not in values and not is_http(text):
+    if name == "json" and not values.has_registry and not is_http(text):
         raise ConfigError(
             f"Option '{option}' has no effect on format json: it needs '{URL}', or a schema in a registry"
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from spark_connector.formats.value_format import FORMATS, REGISTERED, WRITE_FORMATS
 from spark_connector.formats.write_format import SubjectStrategy, WriteMode
-from spark_connector.options.option_table import (
-    DELEGATION_TOKEN,
+from spark_connector.options.option import Option, each
+from spark_connector.options.option_table import DELEGATION_TOKEN, SERVERS
+from spark_connector.options.registry_option_table import (
+    AVRO_ENCODING,
+    REGISTRY,
     REGISTRY_ACCESS,
+    REGISTRY_KIND,
     REGISTRY_URL,
-    SERVERS,
-    Option,
-    each,
 )
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -18,6 +19,14 @@ _STRATEGIES = tuple(one.value for one in SubjectStrategy)
 _OF_BATCHES = "Options 'txnAppId' and 'txnVersion' are for batch writes: a stream knows its own batches"
 
 _BY_REGISTRY = (
+    Option(
+        "schemaIdLocation",
+        "where records say of which schema they are: value (before the data) or header (`__value_schema_id` and "
+        "`__key_schema_id` with a GUID, as of Confluent Platform 8's HeaderSchemaIdSerializer; of apicurio its own "
+        "headers) (ours)",
+        "value",
+        choices=("value", "header"),
+    ),
     Option("valueSchemaId", "id of the registry's schema to write with, instead of the latest of the subject (ours)"),
     Option("keySchemaId", "the same for the key (ours)"),
     Option(
@@ -105,14 +114,16 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     Option("keySchema", "the same for the key (ours)", formats=REGISTERED),
     Option("valueMessage", "for protobuf: the message, as for reads; needed with a file (ours)", formats=("protobuf",)),
     Option("keyMessage", "the same for the key (ours)", formats=("protobuf",)),
-    *each(_BY_REGISTRY, formats=REGISTERED, needs=(REGISTRY_URL,)),
+    *each(_BY_REGISTRY, formats=REGISTERED, needs=REGISTRY),
     Option(
         REGISTRY_URL,
         "schema registry, `http(s)://host:port`, several addresses of one registry separated by commas; values begin "
         "with Confluent's prefix then. Only the driver asks it (ours)",
         formats=REGISTERED,
     ),
+    REGISTRY_KIND,
     *REGISTRY_ACCESS,
+    *AVRO_ENCODING,
     Option(
         "ignoreNullFields",
         "for json: false writes fields that are null, true leaves them out (ours, as in to_json)",

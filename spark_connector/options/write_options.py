@@ -56,6 +56,14 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
     check_names(given, WRITE_OPTIONS)
     values = OptionValues(given, WRITE_OPTIONS)
+    if (
+        values.word("schemaIdLocation") == "header"
+        and "includeHeaders" in values
+        and not values.boolean("includeHeaders")
+    ):
+        raise ConfigError(
+            "Option 'includeHeaders'=false writes no headers: leave it out beside 'schemaIdLocation'=header"
+        )
     asked = values.word("delivery") if values.text("delivery") else ""
     formats = parse_write_formats(values, values.text("topic"), "stream" if stream else "batch")
     txn_app_id, txn_version = _txn_options(values, asked)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError, PykafkaError
 from broker.security.http_access import HttpRequest, refused
-from spark_connector.registry.subjects import KINDS, Check, Record, Refusal, Schema, Subjects
+from spark_connector.registry.subjects import KINDS, Check, Entry, Record, Refusal, Schema, Subjects
 
 _ROUTES: Final = tuple(
     (method, re.compile(path.replace("{s}", "(?P<subject>[^/]+)").replace("{v}", r"(?P<version>-?\w+)")), name)
@@ -29,6 +29,7 @@ _ROUTES: Final = tuple(
         ("GET", r"/subjects/{s}/versions/{v}", "version"),
         ("GET", r"/subjects/{s}/versions/{v}/schema", "version_text"),
         ("GET", r"/schemas/ids/(?P<id>\d{1,10})", "schema"),
+        ("GET", r"/schemas/guids/(?P<guid>[0-9a-fA-F-]{36})", "schema_of_guid"),
         ("GET", r"/schemas/ids/(?P<id>\d{1,10})/schema", "text"),
         ("GET", r"/schemas/ids/(?P<id>\d{1,10})/versions", "uses"),
         ("GET", r"/schemas/types", "types"),
@@ -117,13 +118,21 @@ class Api:
         return [entry.version for entry in self._subjects.versions(named["subject"])]
 
     def _version(self, named: dict[str, str], _: Any) -> Any:
-        return self._subjects.version(named["subject"], named["version"]).fields
+        return self._shown(self._subjects.version(named["subject"], named["version"]))
 
     def _version_text(self, named: dict[str, str], _: Any) -> Any:
         return self._subjects.version(named["subject"], named["version"]).schema.text
 
     def _schema(self, named: dict[str, str], _: Any) -> Any:
-        return self._subjects.schema(int(named["id"])).fields
+        schema_id = int(named["id"])
+        return {**self._subjects.schema(schema_id).fields, "guid": self._subjects.guid(schema_id)}
+
+    def _schema_of_guid(self, named: dict[str, str], _: Any) -> Any:
+        _, schema = self._subjects.by_guid(named["guid"])
+        return {**schema.fields, "guid": named["guid"].lower()}
+
+    def _shown(self, entry: Entry) -> Any:
+        return {**entry.fields, "guid": self._subjects.guid(entry.id)}
 
     def _text(self, named: dict[str, str], _: Any) -> Any:
         return self._subjects.schema(int(named["id"])).text
@@ -135,10 +144,12 @@ class Api:
         return KINDS
 
     def _register(self, named: dict[str, str], given: Any) -> Any:
-        return {"id": self.register(named["subject"], Schema.of(given))}
+        schema_id = self.register(named["subject"], Schema.of(given))
+        with self._lock:
+            return {"id": schema_id, "guid": self._subjects.guid(schema_id)}
 
     def _look_up(self, named: dict[str, str], given: Any) -> Any:
-        return self._subjects.look_up(named["subject"], Schema.of(given)).fields
+        return self._shown(self._subjects.look_up(named["subject"], Schema.of(given)))
 
     def _level(self, named: dict[str, str], _: Any) -> Any:
         return {"compatibilityLevel": self._subjects.level(named.get("subject"))}

@@ -10,6 +10,7 @@ Raises Refusal, which has the status, code and message that Confluent's registry
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -24,6 +25,8 @@ _MOST_REFERENCES: Final = 500
 _DEEPEST: Final = 16
 """Levels of references."""
 _LARGEST_ID: Final = 2**31 - 1
+_GUIDS: Final = uuid.UUID("5b0d0f2e-7f0c-4c55-9c35-3c1f2b7d8e11")
+"""The name space of GUIDs that are made here."""
 
 
 class Refusal(Exception):
@@ -54,6 +57,11 @@ class Schema:
     text: str
     kind: str = "AVRO"
     references: tuple[Reference, ...] = ()
+
+    @property
+    def guid(self) -> str:
+        """The same for the same schema, in each registry of this kind."""
+        return str(uuid.uuid5(_GUIDS, json.dumps([self.kind, self.text, self.references])))
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -150,6 +158,8 @@ class Subjects:
     _entries: dict[str, dict[int, Entry]] = field(default_factory=dict)
     _schemas: dict[int, Schema] = field(default_factory=dict)
     _levels: dict[str | None, str] = field(default_factory=dict)
+    _guids: dict[int, str] = field(default_factory=dict)
+    """By id, where another registry has given one."""
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
         """Take a record of the topic. What it does not understand, or cannot be, it leaves alone."""
@@ -170,6 +180,8 @@ class Subjects:
                     )
                     self._entries.setdefault(entry.subject, {})[entry.version] = entry
                     self._schemas[entry.id] = entry.schema
+                    if isinstance(what.get("guid"), str):
+                        self._guids[entry.id] = what["guid"].lower()
                 case "DELETE_SUBJECT" if what is not None:
                     for version, entry in self._entries.get(subject, {}).items():
                         if version <= int(what["version"]):
@@ -210,6 +222,17 @@ class Subjects:
         if schema_id not in self._schemas:
             raise Refusal(40403, f"Schema {schema_id} not found")
         return self._schemas[schema_id]
+
+    def guid(self, schema_id: int) -> str:
+        """Of the schema with this id."""
+        return self._guids.get(schema_id) or self.schema(schema_id).guid
+
+    def by_guid(self, guid: str) -> tuple[int, Schema]:
+        """The schema with this GUID, and its id."""
+        for schema_id, schema in self._schemas.items():
+            if self.guid(schema_id) == guid.lower():
+                return schema_id, schema
+        raise Refusal(40403, f"Schema {guid} not found")
 
     def uses(self, schema_id: int) -> list[Entry]:
         """The versions with this schema."""

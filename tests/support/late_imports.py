@@ -36,7 +36,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registered_schema.registered_json"): (
         "the same"
     ),
-    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.schema_registry.registry_of"): "the same",
+    ("spark_connector/formats/record_encoder.py", "spark_connector.formats.registries.registry_of"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",

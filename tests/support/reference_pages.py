@@ -24,7 +24,8 @@ from broker.settings import Setting, read_properties_file, settings_of
 from broker.tools.console import build, commands, summary
 from broker.tools.run_broker import CONF
 from broker.web.families import FAMILIES
-from spark_connector.options.option_table import OPTIONS, Option
+from spark_connector.options.option import Option
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from tests.support.broker_profiles import needs_table, services_table, sources_table
 from tests.support.job_rights import job_rights

@@ -9,7 +9,7 @@ import math
 import uuid
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.frames import confluents
+from spark_connector.formats.schema_registry import UnknownSchema
 from spark_connector.formats.value_decoder import Decoded
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.arrow_values import exact
@@ -28,13 +29,13 @@ from tests.support.codec_choice import in_turn
 US = pa.timestamp("us", "UTC")
 
 
-class Schemas:
-    """Stands for a registry."""
+class Schemas:  # stands for a registry
+    framing = staticmethod(confluents)
 
-    def __init__(self, schemas: Mapping[int, Any]) -> None:
+    def __init__(self, schemas: Mapping[int | str, Any]) -> None:
         self._schemas = schemas
 
-    def schema(self, schema_id: int) -> AvroSchema:
+    def schema(self, schema_id: int | str) -> AvroSchema:
         if schema_id not in self._schemas:
             raise UnknownSchema(f"HTTP 404 Schema {schema_id} not found")
         return AvroSchema(json.dumps(self._schemas[schema_id]))
@@ -65,8 +66,7 @@ def decode(schema: Any, *values: bytes | None) -> Decoded:
 
 def resolve(writer: Any, reader: Any, value: Any) -> Any:
     """`value` written as `writer` and read as `reader`; "bad"."""
-    registry = cast(SchemaRegistry, Schemas({7: writer}))
-    decoder = AvroDecoder(AvroSchema(json.dumps(reader)), registry)
+    decoder = AvroDecoder(AvroSchema(json.dumps(reader)), Schemas({7: writer}))
     decoded = decoded_by(decoder, b"\0\0\0\0\7" + write(writer, value))
     return "bad" if decoded.bad else decoded.column[0].as_py()
 
@@ -255,8 +255,7 @@ def test_renamed_fields_are_found_by_alias() -> None:
 
 def read(writer: Any, reader: Any, raw: bytes, levels: int = -1) -> Any:
     """The bytes of a value, for schemas that fastavro does not write; a str is the reason why it is bad."""
-    registry = cast(SchemaRegistry, Schemas({7: writer}))
-    decoder = AvroDecoder(AvroSchema(json.dumps(reader)), registry, levels)
+    decoder = AvroDecoder(AvroSchema(json.dumps(reader)), Schemas({7: writer}), levels)
     decoded = decoded_by(decoder, b"\0\0\0\0\7" + raw)
     return decoded.bad.get(0) or decoded.column[0].as_py()
 
@@ -521,7 +520,7 @@ def test_indices_below_zero_are_no_values() -> None:
 
 
 def test_a_writer_that_does_not_resolve_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = cast(SchemaRegistry, Schemas({7: ["int", "int"]}))
+    registry = Schemas({7: ["int", "int"]})
     decoder = AvroDecoder(AvroSchema('"int"'), registry)
     asked = []
 
@@ -589,7 +588,7 @@ def test_hostile_bytes_are_bad_or_a_value(data: st.DataObject) -> None:
 
 
 def test_the_wire_format_of_registries() -> None:
-    registry = cast(SchemaRegistry, Schemas({7: SCHEMA, 8: {"type": "array", "items": "null"}}))
+    registry = Schemas({7: SCHEMA, 8: {"type": "array", "items": "null"}})
     decoder = AvroDecoder(AvroSchema(json.dumps(SCHEMA)), registry)
     values = [b"\0\0\0\0\7" + GOOD, b"\1\0\0\0\7" + GOOD, b"\0\0\0", b"", b"\0\0\0\0\6" + GOOD, b"\0\0\0\0\x08\2", None]
     decoded = decoded_by(decoder, *values)

@@ -24,6 +24,7 @@ from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.frames import confluents
 from spark_connector.formats.value_format import AvroSchema
 
 READER = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "int"}]}
@@ -79,14 +80,15 @@ class Writers:
     def __init__(self, schema: Any) -> None:
         self._schema = AvroSchema(json.dumps(schema))
 
-    def schema(self, _: int) -> AvroSchema:
+    framing = staticmethod(confluents)
+
+    def schema(self, _: int | str, /) -> AvroSchema:
         return self._schema
 
 
 def decoded(writer: Any, values: list[bytes]) -> Any:
     framed = [b"\0\0\0\0\1" + one for one in values]
-    reader: Any = Writers(writer)
-    made = AvroDecoder(AvroSchema(json.dumps(READER)), reader).decode(pa.array(framed, pa.binary()))
+    made = AvroDecoder(AvroSchema(json.dumps(READER)), Writers(writer)).decode(pa.array(framed, pa.binary()))
     return made.column.to_pylist(), made.bad
 
 
@@ -159,8 +161,10 @@ import json, pickle, resource, sys
 import pyarrow as pa
 from broker.records import native
 from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.frames import confluents
 from spark_connector.formats.value_format import AvroSchema
 class Writers:
+    framing = staticmethod(confluents)
     def __init__(self, schema):
         self.schema = lambda _: AvroSchema(schema)
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))

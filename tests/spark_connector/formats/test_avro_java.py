@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.schema_registry import SchemaRegistry
+from spark_connector.formats.frames import confluents
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases, full_named
 from tests.support.example_search import search, search_on
@@ -200,14 +200,16 @@ class Schemas:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def schema(self, _: int) -> AvroSchema:
+    framing = staticmethod(confluents)
+
+    def schema(self, _: int | str, /) -> AvroSchema:
         return AvroSchema(self._text)
 
 
 def ours(case: Case, levels: int = 3) -> tuple[pa.DataType, list[Any]]:
     """(type, what each value is or why it is refused)."""
     try:
-        decoder = AvroDecoder(AvroSchema(case.reader), cast(SchemaRegistry, Schemas(case.writer)), levels)
+        decoder = AvroDecoder(AvroSchema(case.reader), Schemas(case.writer), levels)
     except ConfigError as error:
         return None, [Refused(str(error))] * len(case.values)
     decoded = decoder.decode(pa.array([b"\0\0\0\0\1" + value for value in case.values], pa.binary()))

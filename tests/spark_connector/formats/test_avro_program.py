@@ -104,7 +104,9 @@ def test_values_of_any_depth_do_not_end_the_process() -> None:
 import json, pyarrow as pa
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.value_format import AvroSchema
+from spark_connector.formats.frames import confluents
 class Registry:
+    framing = staticmethod(confluents)
     def schema(self, _):
         return AvroSchema({json.dumps(json.dumps(node))})
 deep = bytes([0, 0, 0, 0, 1]) + bytes([2]) * 200_000

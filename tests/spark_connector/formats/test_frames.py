@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_connector.formats.frames import Group, decoded_by_schema, split
+from spark_connector.formats.frames import Group, confluents, decoded_by_schema
 from spark_connector.formats.value_decoder import Decoded
 from spark_connector.formats.value_format import NO_FRAME
+
+FRAMING = confluents("value", "avro")
+
+
+def key(group: Group) -> int | str | None:
+    return None if group.schema is None else group.schema.key
 
 
 def framed(schema_id: int, data: bytes) -> bytes:
@@ -18,26 +24,26 @@ def framed(schema_id: int, data: bytes) -> bytes:
 
 def test_a_batch_of_one_schema_is_not_copied() -> None:
     values = pa.array([framed(7, b"a"), framed(7, b""), framed(7, b"bc")], pa.binary())
-    frames = split(values)
-    ((schema_id, rows, group),) = frames.groups
-    assert (schema_id, rows.tolist(), frames.bad) == (7, [0, 1, 2], {})
-    assert group is values
+    frames = FRAMING.split(values)
+    (group,) = frames.groups
+    assert (key(group), group.rows.tolist(), frames.bad) == (7, [0, 1, 2], {})
+    assert group.values is values
     assert frames.groups[0].data().to_pylist() == [b"a", b"", b"bc"]
 
 
 def test_rows_are_grouped_by_id() -> None:
     values = [framed(2**32 - 1, b"a"), None, framed(0, b"b"), b"\0\0\0\0", b"", b"{}345", framed(0, b"")]
-    frames = split(pa.array([b"x", *values, b"x"], pa.binary())[1:-1])
-    assert [(group.schema_id, group.rows.tolist(), group.data().to_pylist()) for group in frames.groups] == [
-        (0, [2, 6], [b"b", b""]),
+    frames = FRAMING.split(pa.array([b"x", *values, b"x"], pa.binary())[1:-1])
+    assert [(key(group), group.rows.tolist(), group.data().to_pylist()) for group in frames.groups] == [
         (2**32 - 1, [0], [b"a"]),
+        (0, [2, 6], [b"b", b""]),
     ]
     assert frames.bad == {3: NO_FRAME, 4: NO_FRAME, 5: NO_FRAME}
 
 
 def test_values_without_a_prefix_may_be_wanted() -> None:
-    frames = split(pa.array([b"{}", framed(1, b"{}"), b"", b"\0", None], pa.binary()), is_plain_too=True)
-    assert [(group.schema_id, group.rows.tolist(), group.data().to_pylist()) for group in frames.groups] == [
+    frames = FRAMING.split(pa.array([b"{}", framed(1, b"{}"), b"", b"\0", None], pa.binary()), is_plain_too=True)
+    assert [(key(group), group.rows.tolist(), group.data().to_pylist()) for group in frames.groups] == [
         (None, [0, 2], [b"{}", b""]),
         (1, [1], [b"{}"]),
     ]
@@ -46,16 +52,17 @@ def test_values_without_a_prefix_may_be_wanted() -> None:
 
 @pytest.mark.parametrize("values", [[], [None, None], [b"", b"abcdef"]])
 def test_batches_without_a_group(values: list[bytes | None]) -> None:
-    frames = split(pa.array(values, pa.binary()))
+    frames = FRAMING.split(pa.array(values, pa.binary()))
     assert frames.groups == []
     assert list(frames.bad) == [row for row, value in enumerate(values) if value is not None]
 
 
 def lengths(group: Group) -> Decoded | str:
     """Stands for a decoder: a value's length, of ids below 3; the empty value is bad."""
-    assert group.schema_id is not None
-    if group.schema_id >= 3:
-        return f"schema id {group.schema_id}"
+    assert group.schema is not None
+    assert isinstance(group.schema.key, int)
+    if group.schema.key >= 3:
+        return group.schema.name
     found = [len(value) for value in group.data().to_pylist()]
     bad = {row: "empty" for row, length in enumerate(found) if not length}
     return Decoded(pa.array([length or None for length in found], pa.int32()), bad)
@@ -67,7 +74,8 @@ def lengths(group: Group) -> Decoded | str:
 )
 def test_every_row_comes_back_to_its_place(data: st.DataObject, values: list[bytes | None]) -> None:
     first = data.draw(st.integers(0, len(values)))
-    decoded = decoded_by_schema(pa.array(values, pa.binary())[first:], pa.int32(), lengths)
+    array = pa.array(values, pa.binary())[first:]
+    decoded = decoded_by_schema(FRAMING.split(array), len(array), pa.int32(), lengths)
     expected: list[int | None] = []
     bad = {}
     for row, value in enumerate(values[first:]):

@@ -113,15 +113,15 @@ def test_the_latest_version_of_the_subject_or_the_one_that_is_named(registry: Re
 def test_the_id_that_is_named(registry: Registry) -> None:
     registry.register("anything", '"int"')
     number = registry.register("orders-value", ORDER)  # Confluent's serializer asks for its version there
-    expected = theirs(registry, None, use_schema_id=number, auto_register_schemas=False)
-    assert ours(chosen(registry, replace(AVRO, schema_id=number), SinkColumn("value", None))) == expected
+    expected = theirs(registry, None, use_schema_id=str(number), auto_register_schemas=False)
+    assert ours(chosen(registry, replace(AVRO, schema_id=str(number)), SinkColumn("value", None))) == expected
     with pytest.raises(ConfigError, match="Schema 9 not found"):
-        chosen(registry, replace(AVRO, schema_id=9))
+        chosen(registry, replace(AVRO, schema_id="9"))
     with pytest.raises(ConfigError, match="set one of 'valueSchema' and 'valueSchemaId'"):
-        chosen(registry, replace(AVRO, schema_id=number, schema=AvroSchema(ORDER)))
+        chosen(registry, replace(AVRO, schema_id=str(number), schema=AvroSchema(ORDER)))
     protobuf = registry.register("p", "syntax", schemaType="PROTOBUF")
     with pytest.raises(ConfigError, match="of type PROTOBUF, not AVRO"):
-        chosen(registry, replace(AVRO, schema_id=protobuf))
+        chosen(registry, replace(AVRO, schema_id=str(protobuf)))
 
 
 def test_the_registry_is_asked_whether_a_new_schema_is_compatible(registry: Registry) -> None:

@@ -23,7 +23,8 @@ from spark_connector.formats import schema_registry as module
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.json_schema import json_column
 from spark_connector.formats.protobuf_descriptors import message_of, schema_of_registry
-from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
+from spark_connector.formats.registries import registry_of
+from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.registry_options import registry_settings

@@ -9,6 +9,7 @@ import pytest
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import RegistrySettings, SchemaFile
 from spark_connector.formats.write_format import ALL_COLUMNS, ColumnWrite, JsonText, SubjectStrategy, WriteMode
+from spark_connector.options.registry_option_table import AVRO_ENCODING, REGISTRY_ACCESS, REGISTRY_KIND
 from spark_connector.options.write_option_table import WRITE_OPTIONS
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 
@@ -66,6 +67,7 @@ TYPED = {
     "valueSchema": "x.desc",
     "valueMessage": "m.V",
     "valueSchemaId": "7",
+    "schemaIdLocation": "header",
     "valueSubjectStrategy": "record",
     "autoRegister": "true",
     "badRowsTopic": "bad",
@@ -88,8 +90,9 @@ def test_every_declared_option_is_read() -> None:
     values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
     values |= {"txnAppId": "a", "txnVersion": "1", "delegationToken": "auto"}
     logins = {"schema.registry.basic.auth.user.info", "schema.registry.bearer.auth.token"}
+    elsewhere = {option.name for option in (*REGISTRY_ACCESS, REGISTRY_KIND, *AVRO_ENCODING)}
     declared = {option.name for option in WRITE_OPTIONS}
-    assert declared == {*values, *SERVERS, *TYPED, *JSON, *REGISTRY, *logins}
+    assert declared == {*values, *SERVERS, *TYPED, *JSON, *REGISTRY, *elsewhere}
     changed = parse_write_options({**SERVERS, **values}, stream=False)
     assert changed.delegation_token == "auto"
     assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")
@@ -98,10 +101,14 @@ def test_every_declared_option_is_read() -> None:
     assert (typed.mode, typed.bad_rows_topic) == (WriteMode.DROPMALFORMED, "bad")
     assert typed.registry == RegistrySettings(("https://r",), ca_location="ca.pem")
     record, both = SubjectStrategy.RECORD, SubjectStrategy.TOPIC_RECORD
-    assert typed.value == ColumnWrite("protobuf", ("a", "b"), SchemaFile("x.desc"), "m.V", None, record, True)
-    assert typed.key == ColumnWrite("protobuf", ("k",), SchemaFile("y.desc"), "m.K", None, both, True)
+    assert typed.value == ColumnWrite(
+        "protobuf", ("a", "b"), SchemaFile("x.desc"), "m.V", None, record, True, id_in_header=True
+    )
+    assert typed.key == ColumnWrite(
+        "protobuf", ("k",), SchemaFile("y.desc"), "m.K", None, both, True, id_in_header=True
+    )
     typed = parse_write_options({**SERVERS, **REGISTRY, **without(TYPED, by_subject)}, stream=False).formats
-    assert (typed.value.schema_id, typed.key.schema_id) == (7, 8)
+    assert (typed.value.schema_id, typed.key.schema_id) == ("7", "8")
     json = parse_write_options({**SERVERS, **JSON, "valueFormat": "json"}, stream=False).formats.value
     assert json == ColumnWrite("json", ALL_COLUMNS, json=JsonText(False, "yyyy", "MM", "dd"))
     for login, field in zip(sorted(logins), ("user_info", "bearer_token"), strict=True):

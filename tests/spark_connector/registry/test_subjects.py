@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import uuid
 from typing import Any
 
 import pytest
@@ -26,14 +27,18 @@ class World:
         self.subjects = Subjects()
         self.records: list[tuple[bytes, bytes]] = []
         self.api = Api(self.subjects, self._write)
+        self.guid = ""
+        """Of the last answer that had one."""
 
     def _write(self, record: tuple[bytes, bytes]) -> None:
         self.records.append(record)
         self.subjects.apply(*record)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The document; (status, code) of a refusal."""
+        """The document, without a GUID; (status, code) of a refusal."""
         status, document = self.api.answer(method, path, b"" if body is None else json.dumps(body).encode())
+        if isinstance(document, dict):
+            self.guid = document.pop("guid", self.guid)
         return document if status == 200 else (status, document["error_code"])
 
     def post(self, subject: str, schema: str, **more: Any) -> Any:
@@ -341,3 +346,31 @@ def test_the_server_answers_programs_and_no_page_of_another_site(
             is_link = headers.get("Sec-Fetch-Mode") == "navigate"
             assert answer.status == (status if method == "GET" else 403 if is_link else {200: 422}.get(status, status))
         connection.close()
+
+
+def test_a_schema_has_one_guid_wherever_it_is_registered(world: World) -> None:
+    world.post("a", V1)
+    guid = world.guid
+    assert str(uuid.UUID(guid)) == guid
+    assert world.ask("GET", f"/schemas/guids/{guid}") == {"schema": V1}
+    for path in ("/schemas/ids/1", "/subjects/a/versions/1"):
+        world.guid = ""
+        world.ask("GET", path)
+        assert world.guid == guid
+    world.post("a", V2)
+    assert world.guid != guid
+    other = World()
+    other.post("x", LONG)
+    other.post("y", V1)
+    assert other.guid == guid
+    assert world.ask("GET", f"/schemas/guids/{uuid.UUID(int=1)}") == (404, 40403)
+
+
+def test_a_guid_that_a_real_registry_gave_is_kept(world: World) -> None:
+    given = "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"
+    key = {"keytype": "SCHEMA", "subject": "s", "version": 1, "magic": 1}
+    value = {"subject": "s", "version": 1, "id": 1, "guid": given, "schema": V1}
+    world.subjects.apply(json.dumps(key).encode(), json.dumps(value).encode())
+    assert world.ask("GET", f"/schemas/guids/{given}") == {"schema": V1}
+    world.ask("GET", "/schemas/ids/1")
+    assert world.guid == given.lower()
