@@ -22,7 +22,7 @@ from broker.security.stores import has_key, has_trust, load_key, load_pem_key, l
 from broker.security.tls_errors import MAYBE_PLAINTEXT, tls_failure
 
 if TYPE_CHECKING:
-    from broker.security.jaas import Login
+    from broker.security.login import Login
 
 
 def client_context(settings: ClientSettings) -> ssl.SSLContext | None:
@@ -110,14 +110,14 @@ def is_ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
     return bool(poller.poll(math.ceil(timeout_s * 1000)))
 
 
-def log_in(login: Login, ask: Callable[[ApiKey, Mapping[str, Any]], Any], address: str) -> int:
+def log_in(login: Login, ask: Callable[[ApiKey, Mapping[str, Any]], Any], host: str, address: str) -> int:
     """Log in with `ask(api, body)`, which returns the decoded answer. Returns the session's lifetime in ms, 0 for ever.
 
-    Raises AuthenticationFailed, and what `ask` and `login.ready` raise.
+    Raises AuthenticationFailed, and what `ask` and `login.begin` raise.
     """
     from broker.protocol.sasl_login import sasl_login
 
-    messages = sasl_login(login.ready(), address)
+    messages = sasl_login(login, login.begin(host), address)
     try:
         request = next(messages)
         while True:

@@ -46,7 +46,7 @@ from broker.protocol.messages import decode_response, field, known_versions, req
 from broker.security.tls_errors import tls_failure
 
 if TYPE_CHECKING:
-    from broker.security.jaas import Login
+    from broker.security.login import Login
 
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
@@ -212,7 +212,7 @@ class BrokerConnection(AutoCloseable):
         Raises AuthenticationFailed, and what `request` raises; the connection is of no use then.
         """
         if self._login is not None:
-            lifetime_ms = log_in(self._login, self.request, self.address)
+            lifetime_ms = log_in(self._login, self.request, self.host, self.address)
             self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
 
     def fileno(self) -> int:

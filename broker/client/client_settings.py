@@ -14,21 +14,19 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.client.sasl_settings import SaslSettings
 from broker.errors import ConfigError
-from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
 if TYPE_CHECKING:
-    from broker.security.jaas import Login  # the clients of identity providers behind it
+    from broker.security.login import Login
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 CLASSIC = "classic"
 _ONLY_CLASSIC: Final = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
 """What the coordinator decides with group.protocol=consumer."""
 
-_security, _client, _consumer, _producer = (
-    partial(setting, group=group) for group in (SECURITY, CLIENT, CONSUMER, PRODUCER)
-)
+_client, _consumer, _producer = (partial(setting, group=group) for group in (CLIENT, CONSUMER, PRODUCER))
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
@@ -37,89 +35,10 @@ DEFAULT_PORT: Final = 9092
 _ADDRESS: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>\d+))?")
 _INT_MAX: Final = 2**31 - 1
 
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-OAUTHBEARER = "OAUTHBEARER"
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-_MODULES = {"PLAIN": "PlainLoginModule", OAUTHBEARER: "OAuthBearerLoginModule"}
-"""By mechanism; ScramLoginModule for the others."""
-
-
-def _mechanism(value: str | None) -> str | None:
-    if value is None or value in MECHANISMS:
-        return None
-    return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, is not built in)"
-
-
-def _login_handler(value: str | None) -> str | None:
-    if value is None:
-        return None
-    from broker.security.token_source import LOGIN_HANDLERS
-
-    if value.rpartition(".")[2] in LOGIN_HANDLERS:
-        return None
-    return f"there are {' and '.join(LOGIN_HANDLERS)}"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientSettings(StoreSettings):
+class ClientSettings(SaslSettings):
     """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
-
-    security_protocol: str = _security(
-        "PLAINTEXT",
-        "Protocol to the brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
-        one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
-    )
-    ssl_ca_location: str | None = _security(
-        None, "PEM file or directory of certificates to trust. librdkafka's name for ssl.truststore.location."
-    )
-    ssl_certificate_location: str | None = _security(None, "PEM file of the client's certificate chain.")
-    ssl_key_location: str | None = _security(None, "PEM file of the private key for ssl.certificate.location.")
-    ssl_endpoint_identification_algorithm: str = _security(
-        "https",
-        "https: the broker's certificate must name its host. none, or an empty value: do not check.",
-        one_of(("https", "HTTPS", "none", "")),
-    )
-    sasl_mechanism: str | None = _security(None, f"How to log in: {', '.join(MECHANISMS)}.", _mechanism)
-    sasl_username: str | None = _security(None, "User name for SASL.")
-    sasl_password: str | None = _security(None, "Password for SASL.", type="password")
-    sasl_jaas_config: str | None = _security(
-        None,
-        'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…"; or '
-        '…OAuthBearerLoginModule required clientId="…" clientSecret="…" scope="…";',
-        type="password",
-    )
-    sasl_login_callback_handler_class: str | None = _security(
-        None, "Kafka's class that gets the tokens of OAUTHBEARER. It may be named; it changes nothing.", _login_handler
-    )
-    sasl_oauthbearer_token_endpoint_url: str | None = _security(
-        None,
-        "OAUTHBEARER: https://… where the identity provider gives tokens for client credentials, or file:///… of a "
-        "token. http is accepted for this machine only.",
-    )
-    sasl_oauthbearer_client_credentials_client_id: str | None = _security(
-        None, "Id at the token endpoint, as clientId in sasl.jaas.config."
-    )
-    sasl_oauthbearer_client_credentials_client_secret: str | None = _security(
-        None, "Secret at the token endpoint, as clientSecret in sasl.jaas.config.", type="password"
-    )
-    sasl_oauthbearer_scope: str | None = _security(None, "Scope to ask the token endpoint for.")
-    sasl_oauthbearer_header_urlencode: bool = _security(
-        False, "URL-encode id and secret in the request to the token endpoint (RFC 6749)."
-    )
-    sasl_oauthbearer_method: str = _security(
-        "default",
-        "librdkafka's name for the way to tokens. It may be oidc; it changes nothing.",
-        one_of(("default", "oidc")),
-    )
-    sasl_oauthbearer_client_id: str | None = _security(
-        None, "librdkafka's name for sasl.oauthbearer.client.credentials.client.id."
-    )
-    sasl_oauthbearer_client_secret: str | None = _security(
-        None, "librdkafka's name for sasl.oauthbearer.client.credentials.client.secret.", type="password"
-    )
-    sasl_oauthbearer_extensions: tuple[str, ...] = _security(
-        (), "name=value,…: what to tell the broker beside the token (KIP-342)."
-    )
 
     bootstrap_servers: tuple[str, ...] = _client(
         (), "host[:port],…: brokers to contact first. The default port is 9092."
@@ -287,65 +206,11 @@ class ClientSettings(StoreSettings):
         """`acks` as the protocol has it: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
-    @property
-    def encrypted(self) -> bool:
-        return self.security_protocol.upper().endswith("SSL")
-
-    @property
-    def check_hostname(self) -> bool:
-        return self.ssl_endpoint_identification_algorithm.lower() == "https"
-
     def login(self) -> Login | None:
         """None where the protocol asks for none. Raises ConfigError."""
-        protocol = self.security_protocol.upper()
-        if not protocol.startswith("SASL_"):
-            return None
-        from broker.security.jaas import Login, parse_jaas
+        from broker.client.logins import login_of
 
-        user, password, mechanism = self.sasl_username, self.sasl_password, self.sasl_mechanism
-        options: Mapping[str, str] = {}
-        if self.sasl_jaas_config:
-            module = parse_jaas(self.sasl_jaas_config)
-            options = module.options
-            user, password = options.get("username"), options.get("password")
-            if mechanism is None:
-                mechanism = next((known for known, name in _MODULES.items() if name == module.name), None)
-            needed = _MODULES.get(mechanism or "", "ScramLoginModule")
-            if mechanism is not None and module.name != needed:
-                raise ConfigError(f"sasl.jaas.config: sasl.mechanism={mechanism} needs {needed}, not {module.name}")
-        if mechanism is None:
-            raise ConfigError(f"security.protocol={protocol}: set sasl.mechanism to one of {', '.join(MECHANISMS)}")
-        if mechanism == OAUTHBEARER:
-            return self._token_login(options)
-        if not user or password is None:
-            raise ConfigError(
-                f"security.protocol={protocol}: set sasl.username and sasl.password, or sasl.jaas.config with both"
-            )
-        return Login(mechanism, user, password)
-
-    def _token_login(self, jaas: Mapping[str, str]) -> Login:
-        """From the settings, which win over the options of the login module, as in Kafka."""
-        from broker.security.jaas import Login
-        from broker.security.oauthbearer import client_first
-        from broker.security.token_source import sasl_extensions, token_source
-
-        named = {
-            "clientId": self.sasl_oauthbearer_client_credentials_client_id or self.sasl_oauthbearer_client_id,
-            "clientSecret": self.sasl_oauthbearer_client_credentials_client_secret
-            or self.sasl_oauthbearer_client_secret,
-            "scope": self.sasl_oauthbearer_scope,
-        }
-        options = {**jaas, **{name: value for name, value in named.items() if value}}
-        extensions = sasl_extensions(jaas) | dict(pair.partition("=")[::2] for pair in self.sasl_oauthbearer_extensions)
-        client_first("token", extensions)
-        tokens = token_source(
-            self.sasl_oauthbearer_token_endpoint_url,
-            options,
-            "in sasl.jaas.config or as sasl.oauthbearer.client.credentials.client.id and …secret",
-            encoded=self.sasl_oauthbearer_header_urlencode,
-        )
-        where = "sasl.oauthbearer.token.endpoint.url and the credentials for it"
-        return Login(OAUTHBEARER, options.get("clientId", ""), "", where, tokens, extensions)
+        return login_of(self) if self.security_protocol.upper().startswith("SASL_") else None
 
     def check_security(self) -> None:
         """Raise ConfigError when settings contradict each other."""

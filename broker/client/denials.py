@@ -72,7 +72,7 @@ def principal_of(settings: ClientSettings) -> tuple[str, str]:
     """What brokers call this client; or "" and a description, where they name it by rules of their own."""
     login = settings.login()
     if login is not None:
-        return ("", "the owner of the token") if login.tokens is not None else (f"User:{login.user}", "")
+        return (login.principal, "") if login.principal else ("", f"the owner of {login.described}")
     if settings.encrypted and (settings.ssl_certificate_location or has_key(settings)):
         return "", f"the owner of the certificate in {settings.ssl_certificate_location or 'ssl.keystore'}"
     return _ANONYMOUS, ""

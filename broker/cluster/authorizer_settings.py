@@ -28,8 +28,8 @@ def make_authorizer(
     if is_isolated:
         return Authorizer(users, acls=acls, log=log)
     between = config.inter_broker()
-    if between.login is not None and between.login.tokens is None:  # super.users names the subject of a token
-        users.add(f"User:{between.login.user}")
+    if between.login is not None and between.login.principal is not None:  # else super.users has its name
+        users.add(between.login.principal)
     if between.security.authenticates:
         return Authorizer(users, acls=acls, log=log)
     name = between.security.listener.name

@@ -15,21 +15,16 @@ from functools import partial
 from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
 from broker.security.identity_provider import is_file, require_url
-from broker.security.jaas import Login, LoginModule, parse_jaas
-from broker.security.oauthbearer import client_first
+from broker.security.jaas import LoginModule, parse_jaas
+from broker.security.login import Login
+from broker.security.mechanisms import LOGIN_MODULES, MECHANISMS, OAUTHBEARER
+from broker.security.oauthbearer import TokenLogin, client_first
+from broker.security.password_login import password_login
 from broker.security.principal_mapping import PrincipalMapping
 from broker.security.stores import SECURITY, StoreSettings
 from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
-OAUTHBEARER = "OAUTHBEARER"
-_LOGIN_MODULES = {
-    "PLAIN": "PlainLoginModule",
-    "SCRAM-SHA-256": "ScramLoginModule",
-    "SCRAM-SHA-512": "ScramLoginModule",
-    OAUTHBEARER: "OAuthBearerLoginModule",
-}
-MECHANISMS = tuple(_LOGIN_MODULES)
 LISTENER_PREFIX = "listener.name."
 ACL_AUTHORIZER = "kafka.security.authorizer.AclAuthorizer"
 _JAAS = "sasl.jaas.config"
@@ -215,17 +210,17 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     options: Mapping[str, str] = {}
     for key, text in modules.items():
         module = parse_jaas(text, prefix + key)
-        if module.name not in _LOGIN_MODULES.values():
+        if module.name not in LOGIN_MODULES.values():
             raise ConfigError(
                 f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule, ScramLoginModule or "
                 "OAuthBearerLoginModule"
             )
-        if module.name == _LOGIN_MODULES[OAUTHBEARER]:
+        if module.name == LOGIN_MODULES[OAUTHBEARER]:
             options = module.options
             logins |= _token_login(prefix + key, module, merged)
         else:
             logins |= _logins(prefix + key, key[: -len(_JAAS)].rstrip(".").upper(), module)
-        if module.name == _LOGIN_MODULES["PLAIN"]:
+        if module.name == LOGIN_MODULES["PLAIN"]:
             users |= module.users
     security = ListenerSecurity(listener, merged, users, logins, options, unsigned)
     _check_mechanisms(security, prefix)
@@ -282,7 +277,7 @@ def _token_login(key: str, module: LoginModule, settings: SecuritySettings) -> d
     extensions = sasl_extensions(options)
     client_first("token", extensions)
     where = f"sasl.oauthbearer.token.endpoint.url and {key}"
-    return {OAUTHBEARER: Login(OAUTHBEARER, user, "", where, tokens, extensions)}
+    return {OAUTHBEARER: TokenLogin(OAUTHBEARER, user, tokens, extensions, settings=where)}
 
 
 def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
@@ -291,8 +286,8 @@ def _logins(key: str, mechanism: str, module: LoginModule) -> dict[str, Login]:
     if not user or password is None:
         return {}
     return {
-        fitting: Login(fitting, user, password, f"username and password in {key}")
-        for fitting, name in _LOGIN_MODULES.items()
+        fitting: password_login(fitting, user, password, settings=f"username and password in {key}")
+        for fitting, name in LOGIN_MODULES.items()
         if name == module.name and mechanism in ("", fitting)
     }
 
@@ -339,7 +334,7 @@ def inter_broker(settings: SecuritySettings, listeners: Mapping[str, ListenerSec
             f"{mechanism.lower()}.{_JAAS}=org.apache.kafka.common.security.{module} required "
             'username="NAME" password="PASSWORD";'
         )
-    if login.tokens is not None and not parse_super_users(settings.super_users):
+    if login.principal is None and not parse_super_users(settings.super_users):
         raise ConfigError(
             f"brokers log in to each other by OAUTHBEARER on listener {name}: set super.users to the names in their "
             "tokens, such as User:kafka-brokers"

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
-from broker.config.security_settings import OAUTHBEARER
 from broker.errors import ConfigError
 from broker.metrics import Metrics
 from broker.net.acceptor import Acceptor
@@ -29,6 +28,7 @@ from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import RenewedContext, TlsStream, server_context
 from broker.net.token_verifier import TokenVerifier, token_verifier
 from broker.quotas.connection_rates import ConnectionRates
+from broker.security.mechanisms import OAUTHBEARER
 from broker.security.principal_mapping import PrincipalMapping
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from broker.net.peer_security import PeerSecurity
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 from broker.protocol.sasl_login import sasl_login
-from broker.security.jaas import Login
+from broker.security.login import Login
 from broker.security.tls_errors import tls_failure
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -176,11 +176,10 @@ class PeerConnection:
     async def _log_in(self, stream: _Stream, login: Login) -> int:
         """Returns the lifetime in ms, 0 for ever.
 
-        Raises AuthenticationFailed, and what `exchange` and `login.ready` raise.
+        Raises AuthenticationFailed, and what `exchange` and `login.begin` raise.
         """
-        if login.tokens is not None:
-            login = await asyncio.to_thread(login.ready)
-        messages = sasl_login(login, self.address)
+        exchange = await asyncio.to_thread(login.begin, self.host) if login.waits else login.begin(self.host)
+        messages = sasl_login(login, exchange, self.address)
         try:
             api, fields = next(messages)
             while True:

@@ -9,7 +9,7 @@ import ssl
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.net.tls import RenewedContext, peer_context
-from broker.security.jaas import Login
+from broker.security.login import Login
 
 
 @dataclasses.dataclass(frozen=True)

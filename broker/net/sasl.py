@@ -8,18 +8,20 @@ when the token does. Idea: Kafka's `SaslServerAuthenticator`.
 
 from __future__ import annotations
 
-import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Protocol
 
-from broker.config.security_settings import OAUTHBEARER, ListenerSecurity
+from broker.config.security_settings import ListenerSecurity
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.security.access_token import AccessToken
+from broker.security.login import LoginRefused
+from broker.security.mechanisms import OAUTHBEARER
 from broker.security.oauthbearer import OAuthBearerServer
-from broker.security.scram import LoginRefused, ScramCredential, ScramMechanism, ScramServer
+from broker.security.plain import PlainServer
+from broker.security.scram import ScramCredential, ScramMechanism, ScramServer
 
 FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
 """Returns the SCRAM credential of a user, if there is one."""
@@ -27,7 +29,6 @@ VerifyToken = Callable[[str], Awaitable[AccessToken]]
 """Checks the access token of OAUTHBEARER. Raises TokenRefused, and ConnectionFailed while it cannot tell."""
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-_NO_USER = "\N{NULL}"  # no password contains it, because it separates the fields
 
 
 class _State(Enum):
@@ -135,7 +136,7 @@ class SaslSession:
 
     def _make(self, mechanism: str) -> _Exchange:
         if mechanism == "PLAIN":
-            return _Plain(self._security.plain_users)
+            return PlainServer(self._security.plain_users)
         if mechanism == OAUTHBEARER:
             assert self._verify_token is not None
             return OAuthBearerServer(self._verify_token)
@@ -156,26 +157,3 @@ class SaslSession:
     def _fail(self, reason: str) -> None:
         self._state = _State.FAILED
         self.failure = reason
-
-
-class _Plain:
-    """PLAIN (RFC 4616): name and password in one message."""
-
-    lifetime_ms = 0
-
-    def __init__(self, users: Mapping[str, str]) -> None:
-        self._users = users
-        self.user = ""
-        self.complete = False
-
-    def step(self, token: bytes) -> bytes:
-        try:
-            authorize_as, self.user, password = token.decode().split("\0")
-        except ValueError:
-            raise LoginRefused("the message of PLAIN cannot be read") from None
-        expected = self._users.get(self.user, _NO_USER)
-        right = hmac.compare_digest(password.encode(), expected.encode())
-        if not right or not password or authorize_as not in ("", self.user):
-            raise LoginRefused("wrong user or password")
-        self.complete = True
-        return b""

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from broker.security.scram import LoginRefused
+from broker.security.login import LoginRefused
 
 _MOST_LIFETIME_MS = 10**12
 """A lifetime above 31 years is reported as this."""

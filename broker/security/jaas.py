@@ -12,30 +12,10 @@ import re
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
-from broker.security.token_source import TokenSource
 
 _TOKEN = re.compile(r'\s*(?:(?P<quoted>"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')|(?P<bare>[^\s=;"\']+)|(?P<mark>[=;]))')
 _FLAGS = ("required", "requisite", "sufficient", "optional")
 _USER = "user_"
-
-
-@dataclasses.dataclass(frozen=True)
-class Login:
-    """Who logs in, and how."""
-
-    mechanism: str
-    user: str
-    password: str = dataclasses.field(repr=False)
-    settings: str = dataclasses.field(default="sasl.username and sasl.password", repr=False, compare=False)
-    """Where user and password are set, for errors."""
-    tokens: TokenSource | None = dataclasses.field(default=None, repr=False, compare=False)
-    """For OAUTHBEARER: where its tokens come from. `user` is the id at the identity provider then."""
-    extensions: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Extensions of OAUTHBEARER (KIP-342)."""
-
-    def ready(self) -> Login:
-        """With a token as the password where the mechanism takes one. Blocks; raises what `TokenSource.token` does."""
-        return self if self.tokens is None else dataclasses.replace(self, password=self.tokens.token())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ the token. Idea: Kafka's `OAuthBearerSaslServer`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -14,7 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from broker.errors import ConfigError
 from broker.security.access_token import AccessToken, TokenRefused
-from broker.security.scram import LoginRefused
+from broker.security.login import Exchange, Login, LoginRefused, RefusedByBroker
+from broker.security.token_source import TokenSource
 
 ACKNOWLEDGED = b"\x01"
 """The client's answer to a JSON error."""
@@ -82,6 +84,42 @@ class OAuthBearerServer:
             raise LoginRefused("a user cannot log in as another user")
         self.user, self.lifetime_ms, self.complete = token.subject, token.lifetime_ms, True
         return b""
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLogin(Login):
+    """By access tokens. `user` is the id at the identity provider."""
+
+    tokens: TokenSource = dataclasses.field(repr=False, compare=False)
+    extensions: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Extensions of OAUTHBEARER (KIP-342)."""
+
+    waits = True
+
+    @property
+    def principal(self) -> None:
+        return None
+
+    @property
+    def described(self) -> str:
+        return "the access token"
+
+    def begin(self, host: str) -> Exchange:
+        return self._exchange(client_first(self.tokens.token(), self.extensions))
+
+    def _exchange(self, first: bytes) -> Exchange:
+        """A JSON error is acknowledged before the login ends (RFC 7628, 3.2.3)."""
+        try:
+            answer = yield first
+        except RefusedByBroker:
+            self.tokens.forget()
+            raise
+        if not answer:
+            return
+        self.tokens.forget()
+        with contextlib.suppress(RefusedByBroker):  # which tells less than the JSON
+            yield ACKNOWLEDGED
+        raise RefusedByBroker(f"{error_status(answer)}, its log says why")
 
 
 def client_first(token: str, extensions: Mapping[str, str]) -> bytes:

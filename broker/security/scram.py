@@ -1,6 +1,6 @@
 """SCRAM (RFC 5802, 7677) as in Kafka: the stored credentials, and the messages of both sides. Pure.
 
-Used by the broker's and the client's `sasl.py`, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
+Used by the broker's `sasl.py`, by whoever logs in, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
 and passwords are used in UTF-8 without SASLprep. An unknown user gets the same messages as a known one and fails at the
 end, like a wrong password. `LoginRefused` never contains a secret or a hint for an attacker.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 
 from broker.control_characters import escaped
-from broker.errors import PykafkaError
+from broker.security.login import Exchange, LoginRefused, PasswordLogin
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
@@ -31,10 +31,6 @@ _MAX_SHOWN = 100
 _SALT_BYTES = 16
 _DECOYS = secrets.token_bytes(32)
 """The salts of unknown users are derived from this, so that they stay the same, as those of real users do."""
-
-
-class LoginRefused(PykafkaError):
-    """The other side's message is not valid, or it does not know the password."""
 
 
 class ScramMechanism(Enum):
@@ -214,6 +210,15 @@ class ScramClient:
         _check_error(fields)
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._expected):
             raise LoginRefused("the broker does not know this password either: it is not who it claims to be")
+
+
+@dataclasses.dataclass(frozen=True)
+class ScramLogin(PasswordLogin):
+    def begin(self, host: str) -> Exchange:
+        client = ScramClient(ScramMechanism(self.mechanism), self.user, self.password)
+        answer = yield client.first()
+        answer = yield client.final(answer)
+        client.verify(answer)
 
 
 def _check_error(fields: Mapping[str, str]) -> None:

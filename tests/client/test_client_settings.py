@@ -6,9 +6,10 @@ import pickle
 
 import pytest
 
-from broker.client.client_settings import MECHANISMS, ClientSettings, isolation_id, parse_bootstrap
+from broker.client.client_settings import ClientSettings, isolation_id, parse_bootstrap
 from broker.errors import ConfigError
-from broker.security.jaas import Login
+from broker.security.mechanisms import MECHANISMS
+from broker.security.plain import PlainLogin
 from broker.security.scram import ScramMechanism
 from broker.settings import settings_of
 
@@ -86,7 +87,7 @@ def test_what_is_wrong_is_said(properties: dict[str, object], complaint: str) ->
 def test_a_login_is_taken_in_every_spelling_and_its_password_never_shown(names: dict[str, str]) -> None:
     settings = ClientSettings.from_properties({"security.protocol": "SASL_PLAINTEXT", **names})
     login = settings.login()
-    assert login == Login("PLAIN", "alice", 'pa"ss')
+    assert login == PlainLogin("PLAIN", "alice", 'pa"ss')
     for shown in (repr(settings), str(settings), repr(login)):
         assert 'pa"ss' not in shown
         assert r"pa\"ss" not in shown

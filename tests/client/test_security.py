@@ -143,7 +143,7 @@ class TestMistakes:
         assert "s3cret" not in str(error)
 
     def test_a_mechanism_that_is_not_enabled(self, secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("broker.client.client_settings._mechanism", lambda value: None)
+        monkeypatch.setattr("broker.client.sasl_settings._mechanism", lambda value: None)
         settings = ClientSettings.from_properties(secured.properties("SASL_SSL", "PLAIN"))
         object.__setattr__(settings, "sasl_mechanism", "SCRAM-SHA-1")
         with Cluster(settings) as cluster, pytest.raises(AuthenticationFailed) as caught:

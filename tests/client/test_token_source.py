@@ -14,6 +14,7 @@ from broker.client.client_settings import ClientSettings
 from broker.clock import ManualClock
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import read_unsigned
+from broker.security.oauthbearer import TokenLogin
 from broker.security.token_source import TokenSource, token_source
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, by_hand, claims, signed
 from tests.support.secured import Certificates
@@ -31,8 +32,7 @@ def provider() -> Iterator[IdentityProvider]:
 def source_of(properties: dict[str, str]) -> TokenSource:
     found = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", **properties}
     login = ClientSettings.from_properties(found).login()
-    assert login is not None
-    assert login.tokens is not None
+    assert isinstance(login, TokenLogin)
     return login.tokens
 
 

@@ -7,7 +7,7 @@ import pytest
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.errors import ConfigError
-from broker.security.jaas import Login
+from broker.security.password_login import password_login
 
 PLAIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="s3cret";'
 NAMED = {
@@ -94,7 +94,7 @@ BROKERS = {
 def test_brokers_log_in_to_each_other_with_the_users_of_their_listener() -> None:
     between = BrokerConfig.load(None, BROKERS).inter_broker()
     assert between.security.listener.name == "BROKERS"
-    assert between.login == Login("SCRAM-SHA-512", "kafka", "s3cret")
+    assert between.login == password_login("SCRAM-SHA-512", "kafka", "s3cret")
     assert "s3cret" not in repr(between)
     several = {
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN",
@@ -102,7 +102,7 @@ def test_brokers_log_in_to_each_other_with_the_users_of_their_listener() -> None
     }
     for mechanism, expected in ({}, "PLAIN"), ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, "PLAIN"):
         login = BrokerConfig.load(None, {**BROKERS, **several, **mechanism}).inter_broker().login
-        assert login == Login(expected, "kafka", "s3cret")
+        assert login == password_login(expected, "kafka", "s3cret")
 
 
 @pytest.mark.parametrize(

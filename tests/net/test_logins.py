@@ -14,14 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config.listener import Listener
-from broker.config.security_settings import OAUTHBEARER, ListenerSecurity, SecuritySettings
+from broker.config.security_settings import ListenerSecurity, SecuritySettings
 from broker.errors import AuthenticationFailed, BrokerError, ErrorCode
 from broker.net.sasl import SaslSession
 from broker.protocol.sasl_login import sasl_login
 from broker.security.access_token import TokenRules, make_unsigned, read_unsigned
-from broker.security.jaas import Login
-from broker.security.oauthbearer import client_first
-from broker.security.scram import LoginRefused, ScramClient, ScramCredential, ScramMechanism
+from broker.security.login import Login, LoginRefused
+from broker.security.mechanisms import OAUTHBEARER
+from broker.security.oauthbearer import TokenLogin, client_first
+from broker.security.password_login import password_login
+from broker.security.scram import ScramClient, ScramCredential, ScramMechanism
+from broker.security.token_source import TokenSource
 
 USER, PASSWORD = "alice", "pässword"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
@@ -212,18 +215,12 @@ class Answer:
     session_lifetime: int = 0
 
 
-class NoTokens:
-    """Where a token came from."""
-
-    def forget(self) -> None:
-        pass
-
-
 def log_in(mechanism: str, answer_to: Callable[[int, bytes], bytes]) -> str:
     """A login with a broker that answers so to the number of a message and the message. Returns why it failed."""
-    token = make_unsigned({"sub": USER})
-    of_token: Any = NoTokens() if mechanism == OAUTHBEARER else None
-    talk = sasl_login(Login(mechanism, USER, token if of_token else PASSWORD, tokens=of_token), "broker:9092")
+    login: Login = password_login(mechanism, USER, PASSWORD)
+    if mechanism == OAUTHBEARER:
+        login = TokenLogin(mechanism, USER, TokenSource(lambda: make_unsigned({"sub": USER})))
+    talk = sasl_login(login, login.begin("broker"), "broker:9092")
     next(talk)
     try:
         asked = talk.send(Answer(b""))

@@ -13,7 +13,8 @@ from broker.errors import AuthenticationFailed, PykafkaError
 from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.api_keys import ApiKey
-from broker.security.jaas import Login
+from broker.security.login import PasswordLogin
+from broker.security.plain import PlainLogin
 from tests.support.secured import (
     PLAIN_PASSWORD,
     PLAIN_USER,
@@ -93,7 +94,7 @@ def error_of(secured: SecuredBroker, security: PeerSecurity, host: str = "127.0.
 
 def test_what_it_says_tells_what_to_set(secured: SecuredBroker) -> None:
     right = security_of(secured, "SASL_SSL", "SCRAM-SHA-512")
-    assert right.login is not None
+    assert isinstance(right.login, PasswordLogin)
     wrong = dataclasses.replace(right, login=dataclasses.replace(right.login, password="wrong"))
     error = error_of(secured, wrong)
     assert isinstance(error, AuthenticationFailed)
@@ -108,5 +109,7 @@ def test_what_it_says_tells_what_to_set(secured: SecuredBroker) -> None:
     assert ask(secured, unchecked, host="127.1") == {0}
     unnamed = security_of(secured, "MTLS", ssl_keystore_location=str(files.stranger))
     assert "does not trust the client's certificate" in str(error_of(secured, unnamed))
-    nobody = dataclasses.replace(security_of(secured, "SASL_PLAINTEXT", "PLAIN"), login=Login("PLAIN", "nobody", "x"))
+    nobody = dataclasses.replace(
+        security_of(secured, "SASL_PLAINTEXT", "PLAIN"), login=PlainLogin("PLAIN", "nobody", "x")
+    )
     assert "refused the login of user 'nobody' by PLAIN" in str(error_of(secured, nobody))

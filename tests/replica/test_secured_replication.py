@@ -20,7 +20,7 @@ from broker.net.peer_connection import PeerConnection
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.security.jaas import Login
+from broker.security.plain import PlainLogin
 from tests.support.raw_requests import ask_for, fetch_body
 from tests.support.replicating import IDS, PARTITIONS, Brokers, brokers, until
 from tests.support.secured import Certificates
@@ -119,7 +119,7 @@ def connect(cluster: Brokers, broker_id: int, listener: str, user: str = "") -> 
     security = PeerSecurity()
     if user:
         stores = cluster.running[broker_id]._peers.stores
-        security = PeerSecurity(listener, stores, Login("PLAIN", user, USERS[user]))
+        security = PeerSecurity(listener, stores, PlainLogin("PLAIN", user, USERS[user]))
     return PeerConnection(host, int(port), client_id="test", security=security)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.security.access_token import AccessToken, TokenRefused
+from broker.security.login import LoginRefused
 from broker.security.oauthbearer import ACKNOWLEDGED, ClientFirst, OAuthBearerServer, client_first, error_status
-from broker.security.scram import LoginRefused
 
 FIRST = b"n,,\x01auth=Bearer t0ken\x01\x01"
 

@@ -7,7 +7,8 @@ import base64
 import pytest
 import scramp
 
-from broker.security.scram import LoginRefused, ScramClient, ScramCredential, ScramMechanism, ScramServer
+from broker.security.login import LoginRefused
+from broker.security.scram import ScramClient, ScramCredential, ScramMechanism, ScramServer
 
 NAMES = ["bob", "a=b", "a,b", "ünicode", "=2C", "n=x,r=y"]
 each_mechanism = pytest.mark.parametrize("mechanism", list(ScramMechanism), ids=lambda one: one.value)

@@ -17,7 +17,7 @@ from broker.security.acl_types import (
     PatternType,
     ResourcePattern,
 )
-from broker.security.jaas import Login
+from broker.security.plain import PlainLogin
 from tests.support.raw_requests import Requests
 
 ROOT = "root"
@@ -45,7 +45,8 @@ class LoggedIn(Requests):
 
     def __init__(self, bootstrap: str, user: str = ROOT, timeout_s: float = 30.0) -> None:
         super().__init__(bootstrap, timeout_s)
-        steps = sasl_login(Login("PLAIN", user, f"{user}-s3cret"), bootstrap)
+        login = PlainLogin("PLAIN", user, f"{user}-s3cret")
+        steps = sasl_login(login, login.begin(""), bootstrap)
         try:
             api, body = next(steps)
             while True:
