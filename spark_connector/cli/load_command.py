@@ -2,8 +2,8 @@
 
 The console finds it through the entry point group `pykafka.commands`. Shows the phases and Spark's tasks while it runs,
 and the loaded rows per partition at the end. `--json` prints one document and nothing else. With `--watch` it is a
-service (cli/service.py). PykafkaErrors are raised: the console prints them in one line. Schedulers go by the exit status:
-75 (EX_TEMPFAIL) says that the same command may succeed later, and 1 that somebody must do something first.
+service (cli/service.py). PykafkaErrors are raised: the console prints them in one line. Schedulers go by the exit
+status: 75 (EX_TEMPFAIL) says that the same command may succeed later, and 1 that somebody must do something first.
 """
 
 from __future__ import annotations
