@@ -131,7 +131,11 @@ ONLY_IN = {
     "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
     "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
+    "aws_msk_iam_sasl_signer": {"broker/security/token_providers/aws_msk.py"},
+    "botocore": {"broker/security/token_providers/aws_msk.py"},
+    "azure": {"broker/security/token_providers/azure.py"},
     "google": {
+        "broker/security/token_providers/google_cloud.py",
         "spark_connector/formats/protobuf_descriptors.py",
         "spark_connector/formats/protobuf_rows.py",
     },

@@ -199,7 +199,13 @@ class BrokerConnection(AutoCloseable):
             return True
         if self.login_is_old:
             return False  # whoever opens a new one has no need to wait for a login on this one
-        return not is_ready(sock, select.POLLIN, 0) or _only_tls(sock)
+        return _is_quiet(sock)
+
+    def usable_after_login(self) -> bool:
+        """As `usable`, but a login that is old is renewed first, on this connection. Raises what `log_in` does."""
+        if self.login_is_old and not self._sent and self._socket is not None and _is_quiet(self._socket):
+            self.log_in()
+        return self.usable
 
     @property
     def login_is_old(self) -> bool:
@@ -441,6 +447,11 @@ def _send_some(sock: socket.socket, parts: deque[memoryview]) -> None:
         sent -= len(parts.popleft())
     if sent:
         parts[0] = parts[0][sent:]
+
+
+def _is_quiet(sock: socket.socket) -> bool:
+    """Whether nothing has arrived that an idle broker does not send."""
+    return not is_ready(sock, select.POLLIN, 0) or _only_tls(sock)
 
 
 def _only_tls(sock: socket.socket) -> bool:

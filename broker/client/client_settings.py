@@ -210,7 +210,10 @@ class ClientSettings(SaslSettings):
         """None where the protocol asks for none. Raises ConfigError."""
         from broker.client.logins import login_of
 
-        return login_of(self) if self.security_protocol.upper().startswith("SASL_") else None
+        if not self.security_protocol.upper().startswith("SASL_"):
+            return None
+        first = parse_bootstrap(self.bootstrap_servers[:1])
+        return login_of(self, first[0][0] if first else "")
 
     def check_security(self) -> None:
         """Raise ConfigError when settings contradict each other."""

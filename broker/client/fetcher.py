@@ -155,7 +155,7 @@ class Fetcher(AutoCloseable):
         node = self.cluster.read_replica(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
             self.close()
-        if self._connection is None or not self._connection.usable:
+        if self._connection is None or not self._connection.usable_after_login():
             self.close()
             self._connection = self.cluster.open_connection(node)
             if self._allocate is not None:

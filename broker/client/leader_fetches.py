@@ -190,7 +190,7 @@ class LeaderFetches(AutoCloseable):
             limits = limits._replace(partition_bytes=share)
         try:
             connection = self._connections.get(node)
-            if connection is None or not connection.usable:
+            if connection is None or not (connection.usable if self._shared else connection.usable_after_login()):
                 self._drop(node)
                 connect = self._cluster.connection if self._shared else self._cluster.open_connection
                 connection = self._connections[node] = connect(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 
-from broker.security.mechanisms import MECHANISMS
+from broker.security.mechanisms import AWS_MSK_IAM, MECHANISMS
 from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import one_of, setting
 
@@ -15,19 +15,15 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def _mechanism(value: str | None) -> str | None:
-    if value is None or value in MECHANISMS:
+    if value is None or value in (*MECHANISMS, AWS_MSK_IAM):
         return None
     return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, is not built in)"
 
 
-def _login_handler(value: str | None) -> str | None:
-    if value is None:
-        return None
-    from broker.security.token_source import LOGIN_HANDLERS
+def _class(value: str | None) -> str | None:
+    from broker.security.foreign_logins import class_complaint
 
-    if value.rpartition(".")[2] in LOGIN_HANDLERS:
-        return None
-    return f"there are {' and '.join(LOGIN_HANDLERS)}"
+    return class_complaint(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +45,11 @@ class SaslSettings(StoreSettings):
         "https: the broker's certificate must name its host. none, or an empty value: do not check.",
         one_of(("https", "HTTPS", "none", "")),
     )
-    sasl_mechanism: str | None = _security(None, f"How to log in: {', '.join(MECHANISMS)}.", _mechanism)
+    sasl_mechanism: str | None = _security(
+        None,
+        f"How to log in: {', '.join(MECHANISMS)}, or {AWS_MSK_IAM}: OAUTHBEARER with the token provider aws-msk.",
+        _mechanism,
+    )
     sasl_username: str | None = _security(None, "User name for SASL.")
     sasl_password: str | None = _security(None, "Password for SASL.", type="password")
     sasl_jaas_config: str | None = _security(
@@ -59,8 +59,30 @@ class SaslSettings(StoreSettings):
         type="password",
     )
     sasl_login_callback_handler_class: str | None = _security(
-        None, "Kafka's class that gets the tokens of OAUTHBEARER. It may be named; it changes nothing.", _login_handler
+        None, "A class for Java that gets tokens, of Kafka or of a known jar: its token provider is used.", _class
     )
+    sasl_client_callback_handler_class: str | None = _security(None, "As sasl.login.callback.handler.class.", _class)
+    sasl_oauthbearer_jwt_retriever_class: str | None = _security(
+        None, "Kafka's class that gets tokens: of the endpoint, or of a file (KIP-1139).", _class
+    )
+    sasl_oauthbearer_jwt_validator_class: str | None = _security(
+        None, "Kafka's class that looks at tokens. It may be named; it changes nothing.", _class
+    )
+    sasl_oauthbearer_token_provider: str | None = _security(
+        None,
+        "What gets the tokens of OAUTHBEARER in each process: oidc, file, aws-msk, google, azure, unsecured, a name of "
+        "the entry points pykafka.token_providers, or module:function. By default what the token endpoint's URL says.",
+    )
+    aws_region: str | None = _security(None, "aws-msk: the cluster's region. Without: from the broker's name.")
+    aws_profile: str | None = _security(None, "aws-msk: the profile in the files of AWS.")
+    aws_role_arn: str | None = _security(None, "aws-msk: the role to assume.")
+    aws_role_session_name: str | None = _security(None, "aws-msk: the name of the role's session.")
+    aws_role_external_id: str | None = _security(None, "aws-msk: the external id that the role asks for.")
+    aws_sts_region: str | None = _security(None, "aws-msk: the region in which the role is assumed.")
+    azure_scope: str | None = _security(
+        None, "azure: the scope of the tokens. Without: https://HOST/.default of the first broker's host."
+    )
+    azure_client_id: str | None = _security(None, "azure: the client id of a managed or workload identity.")
     sasl_oauthbearer_token_endpoint_url: str | None = _security(
         None,
         "OAUTHBEARER: https://… where the identity provider gives tokens for client credentials, or file:///… of a "

@@ -14,6 +14,7 @@ from functools import partial
 
 from broker.config.listener import PROTOCOLS, Listener
 from broker.errors import ConfigError
+from broker.security.foreign_logins import LOGIN_HANDLERS
 from broker.security.identity_provider import is_file, require_url
 from broker.security.jaas import LoginModule, parse_jaas
 from broker.security.login import Login
@@ -22,7 +23,9 @@ from broker.security.oauthbearer import TokenLogin, client_first
 from broker.security.password_login import password_login
 from broker.security.principal_mapping import PrincipalMapping
 from broker.security.stores import SECURITY, StoreSettings
-from broker.security.token_source import LOGIN_HANDLERS, sasl_extensions, token_source
+from broker.security.token_providers.file import URL
+from broker.security.token_providers.provider_table import usual_provider
+from broker.security.token_source import sasl_extensions, token_source, without_extensions
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
 LISTENER_PREFIX = "listener.name."
@@ -273,7 +276,11 @@ def _token_login(key: str, module: LoginModule, settings: SecuritySettings) -> d
     options, url = module.options, settings.sasl_oauthbearer_token_endpoint_url
     if not (any(name == "clientId" or name.startswith("unsecuredLogin") for name in options) or is_file(url or "")):
         return {}
-    tokens, user = token_source(url, options, f"in {key}"), options.get("clientId", "")
+    asked = without_extensions(options) | ({URL: url} if url else {})
+    try:
+        tokens, user = token_source(usual_provider(asked), asked), options.get("clientId", "")
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
     extensions = sasl_extensions(options)
     client_first("token", extensions)
     where = f"sasl.oauthbearer.token.endpoint.url and {key}"

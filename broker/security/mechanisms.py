@@ -13,3 +13,5 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
     OAUTHBEARER: "OAuthBearerLoginModule",
 }
 MECHANISMS: Final = tuple(LOGIN_MODULES)
+AWS_MSK_IAM: Final = "AWS_MSK_IAM"
+"""Amazon's own. Its listeners take OAUTHBEARER, too, with a token that is the same signature; clients send that."""

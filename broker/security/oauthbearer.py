@@ -88,7 +88,7 @@ class OAuthBearerServer:
 
 @dataclasses.dataclass(frozen=True)
 class TokenLogin(Login):
-    """By access tokens. `user` is the id at the identity provider."""
+    """By access tokens. `user` is the id at the identity provider, as far as settings tell."""
 
     tokens: TokenSource = dataclasses.field(repr=False, compare=False)
     extensions: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
@@ -102,24 +102,25 @@ class TokenLogin(Login):
 
     @property
     def described(self) -> str:
-        return "the access token"
+        return self.tokens.described
 
     def begin(self, host: str) -> Exchange:
-        return self._exchange(client_first(self.tokens.token(), self.extensions))
+        provided = self.tokens.current()
+        return self._exchange(provided.token, client_first(provided.token, {**provided.extensions, **self.extensions}))
 
-    def _exchange(self, first: bytes) -> Exchange:
+    def _exchange(self, token: str, first: bytes) -> Exchange:
         """A JSON error is acknowledged before the login ends (RFC 7628, 3.2.3)."""
         try:
             answer = yield first
-        except RefusedByBroker:
-            self.tokens.forget()
-            raise
+        except RefusedByBroker as error:
+            self.tokens.forget(token)
+            raise RefusedByBroker(f"{error}; {self.tokens.provider.advice}") from None
         if not answer:
             return
-        self.tokens.forget()
+        self.tokens.forget(token)
         with contextlib.suppress(RefusedByBroker):  # which tells less than the JSON
             yield ACKNOWLEDGED
-        raise RefusedByBroker(f"{error_status(answer)}, its log says why")
+        raise RefusedByBroker(f"{error_status(answer)}, its log says why; {self.tokens.provider.advice}")
 
 
 def client_first(token: str, extensions: Mapping[str, str]) -> bytes:

@@ -15,7 +15,9 @@ from broker.clock import ManualClock
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import read_unsigned
 from broker.security.oauthbearer import TokenLogin
-from broker.security.token_source import TokenSource, token_source
+from broker.security.token_providers.file import URL
+from broker.security.token_providers.provider_table import find_provider, usual_provider
+from broker.security.token_source import TokenSource
 from tests.support.identity_provider import CLIENT_ID, CLIENT_SECRET, IdentityProvider, by_hand, claims, signed
 from tests.support.secured import Certificates
 
@@ -34,6 +36,12 @@ def source_of(properties: dict[str, str]) -> TokenSource:
     login = ClientSettings.from_properties(found).login()
     assert isinstance(login, TokenLogin)
     return login.tokens
+
+
+def token_source(url: str, options: dict[str, str], clock: ManualClock | None = None) -> TokenSource:
+    """One that no other test shares."""
+    asked = {**options, URL: url}
+    return TokenSource(find_provider(usual_provider(asked)), asked, clock=clock)
 
 
 class TestAnEndpoint:
@@ -57,20 +65,22 @@ class TestAnEndpoint:
 
     def test_is_asked_with_every_spelling_of_the_credentials(self, provider: IdentityProvider) -> None:
         for properties in self.spellings(provider.token_url):
-            token = source_of({**properties, "sasl.oauthbearer.token.endpoint.url": provider.token_url}).token()
-            assert token.count(".") == 2
+            source = source_of({**properties, "sasl.oauthbearer.token.endpoint.url": provider.token_url})
+            assert source.token().count(".") == 2
+            source.forget()  # which the other spellings share
         assert provider.token_requests == [{"grant_type": "client_credentials", "scope": "a b"}] * 3
 
     def test_may_get_the_credentials_encoded(self, provider: IdentityProvider) -> None:
         options = {"clientId": "loader", "clientSecret": "loader-s3cret"}
-        assert token_source(provider.token_url, options, "here", encoded=True).token()
+        encoded = {**options, "sasl.oauthbearer.header.urlencode": "true"}
+        assert token_source(provider.token_url, encoded).token()
         with pytest.raises(AuthenticationFailed):
-            token_source(provider.token_url, {**options, "clientSecret": "a:b/ä"}, "here", encoded=True).token()
+            token_source(provider.token_url, {**encoded, "clientSecret": "a:b/ä"}).token()
 
     def test_is_asked_again_when_four_fifths_of_a_token_are_over(self, provider: IdentityProvider) -> None:
         clock = ManualClock(time.time_ns() // 1_000_000)
         provider.lifetime_s = 1000
-        source = token_source(provider.token_url, CREDENTIALS, "here", clock=clock)
+        source = token_source(provider.token_url, CREDENTIALS, clock=clock)
         first = source.token()
         clock.advance(790_000)
         assert source.token() == first
@@ -84,7 +94,7 @@ class TestAnEndpoint:
     def test_that_is_away_leaves_the_token_that_still_holds(self, provider: IdentityProvider) -> None:
         clock = ManualClock(time.time_ns() // 1_000_000)
         provider.lifetime_s = 1000
-        source = token_source(provider.token_url, CREDENTIALS, "here", clock=clock)
+        source = token_source(provider.token_url, CREDENTIALS, clock=clock)
         first = source.token()
         provider.status = 503
         clock.advance(900_000)
@@ -92,11 +102,14 @@ class TestAnEndpoint:
             assert source.token() == first
         assert len(provider.token_requests) == 2, "it is not asked at each login"
         clock.advance(200_000)
-        with pytest.raises(ConnectionFailed, match=r"there is no access token: http://127.0.0.1:\d+/token: HTTP 503$"):
+        with pytest.raises(
+            ConnectionFailed,
+            match=r"no access token: sasl.oauthbearer.token.provider=oidc: http://127.0.0.1:\d+/token: HTTP 503$",
+        ):
             source.token()
 
     def test_that_cannot_be_reached_may_be_tried_again(self, provider: IdentityProvider) -> None:
-        source = token_source(provider.token_url, CREDENTIALS, "here")
+        source = token_source(provider.token_url, CREDENTIALS)
         provider.__exit__()
         with pytest.raises(ConnectionFailed, match="Connection refused"):
             source.token()
@@ -107,13 +120,13 @@ class TestAnEndpoint:
         files = Certificates.make(tmp_path)
         with IdentityProvider(files.server) as provider:
             own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca)}
-            assert token_source(provider.token_url, own, "here").token()
+            assert token_source(provider.token_url, own).token()
             with pytest.raises(ConnectionFailed, match="certificate verify failed"):
-                token_source(provider.token_url, CREDENTIALS, "here").token()
+                token_source(provider.token_url, CREDENTIALS).token()
         assert len(provider.token_requests) == 1
 
     def test_that_refuses_the_credentials_is_not_tried_again(self, provider: IdentityProvider) -> None:
-        source = token_source(provider.token_url, {**CREDENTIALS, "clientSecret": "wrong-s3cret"}, "here")
+        source = token_source(provider.token_url, {**CREDENTIALS, "clientSecret": "wrong-s3cret"})
         with pytest.raises(AuthenticationFailed, match=r"HTTP 401 \(invalid_client\)$") as caught:
             source.token()
         assert "s3cret" not in str(caught.value)
@@ -124,7 +137,7 @@ class TestAnEndpoint:
     ) -> None:
         monkeypatch.setattr(provider, "_token_answer", lambda request: (200, answer))
         with pytest.raises(AuthenticationFailed, match="there is no access_token in the answer"):
-            token_source(provider.token_url, CREDENTIALS, "here").token()
+            token_source(provider.token_url, CREDENTIALS).token()
 
     @pytest.mark.parametrize(
         ("expires_in", "requests"), [(b"1000", 1), (b"0", 2), (b"-1", 2), (b"null", 2), (b"1e400", 2)]
@@ -140,7 +153,7 @@ class TestAnEndpoint:
             return 200, answer
 
         monkeypatch.setattr(provider, "_token_answer", give)
-        source = token_source(provider.token_url, CREDENTIALS, "here")
+        source = token_source(provider.token_url, CREDENTIALS)
         assert [source.token(), source.token()] == ["opaque", "opaque"]
         assert len(asked) == requests
 
@@ -149,7 +162,7 @@ class TestAFile:
     def test_is_read_again_for_a_new_token(self, tmp_path: Path) -> None:
         clock = ManualClock()
         file = tmp_path / "a token"
-        source = token_source(file.as_uri(), {}, "here", clock=clock)
+        source = token_source(file.as_uri(), {}, clock=clock)
         with pytest.raises(ConnectionFailed, match="No such file"):
             source.token()
         file.write_text("\n")
@@ -201,7 +214,7 @@ class TestMistakes:
             ({"sasl.oauthbearer.extensions": "a1=b"}, "the SASL extension 'a1' cannot be sent"),
             (
                 {"sasl.login.callback.handler.class": "org.example.Mine"},
-                "there are OAuthBearerLoginCallbackHandler and",
+                "this class is not known; set sasl.oauthbearer.token.provider",
             ),
             ({"sasl.oauthbearer.method": "magic"}, "is not one of default, oidc"),
         ],

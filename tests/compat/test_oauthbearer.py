@@ -223,7 +223,11 @@ class TestOurClient:
             cluster.topics()
         provider.lifetime_s = -100
         try:
-            with Cluster(oidc) as cluster, pytest.raises(AuthenticationFailed, match="token: invalid_token") as two:
+            other = {**oidc, "sasl.oauthbearer.scope": "other"}  # no token of another test
+            said = (
+                "access token of loader from token provider oidc: invalid_token.*check sasl.oauthbearer.token.endpoint"
+            )
+            with Cluster(other) as cluster, pytest.raises(AuthenticationFailed, match=said) as two:
                 cluster.topics()
         finally:
             provider.lifetime_s = 3600.0

@@ -279,7 +279,7 @@ class TestMistakes:
             ({JAAS: f"{MODULE} clientId=a;"}, r"set sasl\.oauthbearer\.token\.endpoint\.url"),
             (
                 {JAAS: f"{MODULE} clientId=a;", "sasl.oauthbearer.token.endpoint.url": "https://x.example"},
-                f"set clientId and clientSecret, the credentials at the token endpoint, in {JAAS}",
+                f"{JAAS}: OAUTHBEARER: set clientId and clientSecret, the credentials at the token endpoint",
             ),
         ],
     )

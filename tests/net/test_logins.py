@@ -24,6 +24,7 @@ from broker.security.mechanisms import OAUTHBEARER
 from broker.security.oauthbearer import TokenLogin, client_first
 from broker.security.password_login import password_login
 from broker.security.scram import ScramClient, ScramCredential, ScramMechanism
+from broker.security.token_providers.provider_table import find_provider
 from broker.security.token_source import TokenSource
 
 USER, PASSWORD = "alice", "pässword"
@@ -219,7 +220,9 @@ def log_in(mechanism: str, answer_to: Callable[[int, bytes], bytes]) -> str:
     """A login with a broker that answers so to the number of a message and the message. Returns why it failed."""
     login: Login = password_login(mechanism, USER, PASSWORD)
     if mechanism == OAUTHBEARER:
-        login = TokenLogin(mechanism, USER, TokenSource(lambda: make_unsigned({"sub": USER})))
+        login = TokenLogin(
+            mechanism, USER, TokenSource(find_provider("unsecured"), {"unsecuredLoginStringClaim_sub": USER})
+        )
     talk = sasl_login(login, login.begin("broker"), "broker:9092")
     next(talk)
     try:
