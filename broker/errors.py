@@ -44,10 +44,14 @@ class PykafkaError(Exception):
     """Base of all exceptions that this project raises on purpose."""
 
     retriable: bool = False
+    exit_status: int = 1
+    """Of a command that it ends."""
 
 
 class ConfigError(PykafkaError, ValueError):
     """A setting is missing, unknown or has a value that cannot be used."""
+
+    exit_status = 2
 
 
 class BrokerError(PykafkaError):

@@ -37,3 +37,5 @@ class Verdict(StrEnum):
 
 class CheckFailed(PykafkaError):
     """A check could not look at anything: nothing is known. Its cause is the error that ended it."""
+
+    exit_status = Verdict.UNKNOWN.exit_status

@@ -1,8 +1,9 @@
 """The entry point of `pykafka`: runs one command, and prints errors in one line.
 
 Exit status: 0 success; 1 failure; 2 wrong usage: a wrong option, argument, setting or configuration file. Of a command
-that checks: 1 is a mismatch, 3 that it could not look at everything (broker/verdict.py). An error is one line on
-standard error; `--debug` shows the traceback.
+that checks: 1 is a mismatch, 3 that it could not look at everything (broker/verdict.py). An error knows its status,
+and `pykafka load` changes it to 75 where running it again helps. It is one line on standard error; `--debug` shows the
+traceback.
 """
 
 from __future__ import annotations
@@ -36,17 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(INTERRUPTED) from None
     except Exception as error:
         # Imported only here: a run without an error need not pay for it.
-        from broker.errors import ConfigError, ConnectionFailed, PykafkaError
+        from broker.errors import ConnectionFailed, PykafkaError
         from broker.tools.console import fail
-        from broker.verdict import CheckFailed, Verdict
+        from broker.verdict import CheckFailed
 
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
         hint, cause = "", error.__cause__ if isinstance(error, CheckFailed) else error
         if isinstance(cause, ConnectionFailed) and "bootstrap.servers" in str(error):
             hint = NO_BROKER_HINT.format("--from or --to" if given[:1] == ["mirror"] else "--bootstrap-server")
-        unread = Verdict.UNKNOWN.exit_status if isinstance(error, CheckFailed) else 1
-        fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else unread)
+        fail(f"{error}{hint}", getattr(error, "exit_status", 1))
 
 
 class _SpokenFormatter(TextFormatter):

@@ -2,21 +2,24 @@
 
 The console finds it through the entry point group `pykafka.commands`. Shows the phases and Spark's tasks while it runs,
 and the loaded rows per partition at the end. `--json` prints one document and nothing else. With `--watch` it is a
-service (cli/service.py). PykafkaErrors are raised: the console prints them in one line.
+service (cli/service.py). PykafkaErrors are raised: the console prints them in one line. Schedulers go by the exit
+status: 75 (EX_TEMPFAIL) says that the same command may succeed later, and 1 that somebody must do something first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import typer
 from rich.console import Console
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.tools.client_options import BootstrapServer, ConfigFile, parse_pairs
 from broker.tools.output import checking, end_check
 from spark_connector import maintenance
@@ -39,6 +42,8 @@ from spark_connector.loads.arguments import argument, arguments_of, given_to, re
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import FORMATS, LAKE_FORMATS, Load, LoadRequest, Target
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.outages import heals_by_waiting
 
 _KEEPS_LOG = ("format", *(format for format in FORMATS if format not in LAKE_FORMATS))
 
@@ -96,6 +101,18 @@ class LoadOptions:
         return LoadRequest.build(self.target, is_impatient=is_impatient, **given)
 
 
+@contextlib.contextmanager
+def _telling_whether_to_run_again() -> Iterator[None]:
+    """Sets the exit status of an error after which the same command may succeed, as that of the loser of two loads."""
+    try:
+        yield
+    except (PykafkaError, OSError) as error:
+        if heals_by_waiting(error) or isinstance(error, OffsetConflict):
+            error.exit_status = os.EX_TEMPFAIL  # type: ignore[union-attr]
+        raise
+
+
+@_telling_whether_to_run_again()
 def load(**typed: Any) -> None:
     """Load what is new in topics into files or a table, each record exactly once.
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from broker.errors import ConfigError
 from spark_connector.formats.placeholder import OPTION as PLACEHOLDER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -16,8 +17,13 @@ from typing import Self
 import pyarrow.dataset
 import pytest
 
+from broker.errors import AuthenticationFailed, BrokerError, ConfigError, ConnectionFailed, ErrorCode
 from broker.tools.main import main
 from spark_connector.cli import load_command, loads_command, session
+from spark_connector.errors import data_loss
+from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.offset_store.base import OffsetConflict, OffsetStoreUnavailable
+from tests.support.console import error_of
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
@@ -212,9 +218,43 @@ def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], mess
 def test_an_unreachable_broker_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     arguments = ["-b", "127.0.0.1:1", "--topic", "t", "--to", str(tmp_path), "--group", "cli"]
     failed = run(*arguments, "--option", "kafka.default.api.timeout.ms=1000")
-    assert failed.returncode == 1
+    assert failed.returncode == os.EX_TEMPFAIL
     assert "127.0.0.1:1" in failed.stderr.splitlines()[-1]
     assert "Traceback" not in failed.stderr
+
+
+WAIT, ACT, USAGE = os.EX_TEMPFAIL, 1, 2
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConnectionFailed("no broker answers"), WAIT),
+        (BrokerError(ErrorCode.not_leader_or_follower), WAIT),
+        (LoadInterrupted("a task of Spark was lost"), WAIT),
+        (OffsetStoreUnavailable("no ZooKeeper answers"), WAIT),
+        (OffsetConflict("another load committed first"), WAIT),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out"), WAIT),
+        (LoadError("a record does not fit"), ACT),
+        (data_loss("DATA_LOSS", "records are gone"), ACT),
+        (AuthenticationFailed("the login was refused"), ACT),
+        (BrokerError(ErrorCode.topic_authorization_failed), ACT),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "out"), ACT),
+        (ConfigError("an option is wrong"), USAGE),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_the_exit_status_says_whether_running_it_again_helps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, status: int
+) -> None:
+    """Whatever the load raises, by the list that a service of loads goes by (outages.py)."""
+
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr("spark_connector.load.run_load", fail)
+    arguments = ["--topic", "t", "--to", str(tmp_path / "out"), "--group", "g", "-b", "127.0.0.1:9"]
+    assert str(error) in error_of("load", *arguments, status=status)
 
 
 @pytest.mark.parametrize(
