@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms"]
+Kind = Literal["boolean", "long", "optional_long", "bytes", "optional_bytes", "duration_ms", "word"]
 
 
 class Option(NamedTuple):
