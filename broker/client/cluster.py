@@ -90,9 +90,9 @@ class NodePool:
         way = "whether the proxy leads to it" if self._settings.proxy_url else "DNS, routes and firewalls, VPC peering"
         also = "" if self._settings.proxy_url else ", or set proxy.url"
         return (
-            f". This address is what the brokers advertise (advertised.listeners); "
-            f"bootstrap.servers={given} was given. If the broker is up, it cannot be "
-            f"reached from here by that address: check {way}{also}"
+            ". This address is what the brokers advertise (advertised.listeners); "
+            f"bootstrap.servers={given} was given. If the broker is up, it cannot be reached from here by that "
+            f"address: check {way}{also}"
         )
 
     def get(self, node: Node) -> BrokerConnection:

@@ -24,6 +24,7 @@ The CRC does not cover base offset and leader epoch, so patching them needs no n
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -137,11 +138,24 @@ def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHea
     while end - position >= HEADER_SIZE:
         header = BatchHeader(*_HEADER.unpack_from(buffer, position))
         if header.length < HEADER_SIZE - LENGTH_END:
-            raise CorruptBatch(f"batch length {header.length} at byte {position}")
+            raise _impossible(buffer, position, header.length)
         if position + header.size > end:
             return
         yield position, header
         position += header.size
+
+
+def _impossible(buffer: Buffer, position: int, length: int) -> CorruptBatch:
+    """The error for a length that no batch has. Messages of the formats before Kafka 0.11 are often as short."""
+    start, end = position + _MAGIC_POSITION, position + LENGTH_END + length
+    crc = int.from_bytes(buffer[start - 4 : start], "big")
+    if start < end and buffer[start] in (0, 1) and zlib.crc32(buffer[start:end]) == crc:
+        return _other_format(buffer[start])
+    return CorruptBatch(f"batch length {length} at byte {position}")
+
+
+def _other_format(magic: int) -> CorruptBatch:
+    return CorruptBatch(f"magic {magic} is not 2 (record batches older than 0.11)")
 
 
 def find_last_batch(buffer: Buffer) -> tuple[int, int]:
@@ -153,7 +167,7 @@ def find_last_batch(buffer: Buffer) -> tuple[int, int]:
     while end - position >= HEADER_SIZE:
         length = _LENGTH.unpack_from(buffer, position + 8)[0]
         if length < HEADER_SIZE - LENGTH_END:
-            raise CorruptBatch(f"batch length {length} at byte {position}")
+            raise _impossible(buffer, position, length)
         after = position + LENGTH_END + length
         if after > end:
             break
@@ -173,7 +187,7 @@ def verify_batch(buffer: Buffer, position: int, header: BatchHeader, *, check_cr
 def verify_bytes(buffer: Buffer, position: int, header: BatchHeader, *, check_crc: bool = True) -> None:
     """Check only magic, length and CRC: whether the batch is as it was sent. Raises CorruptBatch."""
     if header.magic != 2:
-        raise CorruptBatch(f"magic {header.magic} is not 2 (record batches older than 0.11)")
+        raise _other_format(header.magic)
     end = position + header.size
     if header.length < HEADER_SIZE - LENGTH_END or end > len(buffer):
         raise CorruptBatch(f"batch length {header.length} does not fit in {len(buffer) - position} bytes")

@@ -24,16 +24,7 @@ from broker.client.partition_offsets import NO_EPOCH, OffsetAndTimestamp, Trunca
 from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.broker_needs import (
-    ARCHIVE,
-    GROUP_STORE,
-    IDEMPOTENT,
-    NO_TIMES,
-    READ,
-    WRITE,
-    Feature,
-    check,
-)
+from spark_connector.broker_needs import ARCHIVE, GROUP_STORE, IDEMPOTENT, NO_TIMES, READ, WRITE, Feature, check
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
@@ -226,9 +217,9 @@ class OffsetReader:
         was deposed and has not heard of it. After the last try the answer is returned as it is, and the caller reports
         data loss.
         """
-        self._need_store()
         for attempt in range(1, self._options.num_retries + 1):
             assigned = self.assigned(optional={tp.topic for tp in known.offsets})
+            self._need_store()
             found = self.log_ends(assigned.partitions)
             ends = StreamOffset(
                 {tp: end.offset for tp, end in found.items()},
@@ -420,7 +411,7 @@ class OffsetReader:
             if error.code not in NO_TIMES:
                 raise
             raise ConfigError(
-                f"the brokers find no offsets by time, which startingTimestamp, endingTimestamp and "
+                "the brokers find no offsets by time, which startingTimestamp, endingTimestamp and "
                 f"…OffsetsByTimestamp need (ListOffsets: {error}). Set startingOffsets and endingOffsets instead, and "
                 "leave out the rows of other times by option 'where' or a filter on the column timestamp"
             ) from error

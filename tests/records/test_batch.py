@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -190,6 +191,18 @@ def test_an_old_magic_is_named() -> None:
     old[16] = 1
     with pytest.raises(CorruptBatch, match="magic 1"):
         verify_batch(old, 0, parse_header(old))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_of_before_record_batches_are_named(magic: int) -> None:
+    """A broker that was upgraded still has them; most are too short for a batch."""
+    body = (
+        struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW) if magic else b"") + struct.pack(">ii", -1, 3) + b"abc"
+    )
+    message = struct.pack(">qiI", 0, len(body) + 4, zlib.crc32(body)) + body
+    for look in (lambda data: list(walk_batches(data)), find_last_batch):
+        with pytest.raises(CorruptBatch, match=rf"magic {magic} is not 2 \(record batches older than 0\.11\)"):
+            look(message * 3)
 
 
 def test_without_the_crc_the_rest_is_still_checked() -> None:
