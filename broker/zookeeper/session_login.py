@@ -40,7 +40,7 @@ class SessionLogin:
         try:
             self._exchange(connection, self._login.begin(host), timeout)
         except PykafkaError as error:
-            failure = f"{self._login.described} to ZooKeeper at {host} failed: {error}"
+            failure = f"the login to ZooKeeper at {host} with {self._login.described} failed: {error}"
             if failure != self.failure:
                 log.warning("%s; trying again", failure)
             self.failure = failure
