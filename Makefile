@@ -104,6 +104,7 @@ test: $(VENV)/.test-installed
 prepared: $(VENV)/.test-installed
 	@$(PYTEST) --collect-only -qqq
 	@$(BIN)/python -m tests.support.spark_home
+	@$(BIN)/python -m tests.support.kerberos
 
 test-spark: $(VENV)/spark-$(VERSION)/.installed
 	$(VENV)/spark-$(VERSION)/bin/python -m pytest $(WORKING) $(SPARK_TESTS)

@@ -107,6 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         randomness.explore(item)
         fixtures = getattr(item, "fixturenames", ())
+        if "kdc" in fixtures:
+            item.add_marker(pytest.mark.timeout(1_800))  # the first one builds a package, unless `make prepared` has
         if folder_of(item) in ON_ANY_KAFKA and "foreign_kafka" in fixtures and "own_broker" not in fixtures:
             item.add_marker(pytest.mark.kafka)
         if "foreign_guarded" in fixtures and "own_guarded" not in fixtures:

@@ -105,7 +105,11 @@ ONLY_IN = {
     "pyiceberg": {"spark_connector/loads/iceberg/", "pykafka_demo/lake.py"},
     "sqlalchemy": {"spark_connector/loads/database/"},
     "python_socks": {"broker/client/tcp_connect.py"},
-    "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
+    "kazoo": {
+        "broker/zookeeper/client.py",
+        "broker/zookeeper/session_login.py",
+        "spark_connector/offset_store/zookeeper.py",
+    },
     "pyspark": {
         "pyspark_pykafka.py",
         "spark_connector/read/readers.py",

@@ -29,7 +29,7 @@ DENIED: Final = frozenset(
 )
 """The codes that mean: the client lacks a right."""
 
-_ANONYMOUS: Final = "User:ANONYMOUS"
+ANONYMOUS: Final = "User:ANONYMOUS"
 _FOR_PLAIN_WRITES: Final = " (or Write on any topic, as of Kafka 2.8)"
 
 
@@ -76,4 +76,4 @@ def principal_of(settings: ClientSettings) -> tuple[str, str]:
         return (login.principal, "") if login.principal else ("", f"the owner of {login.described}")
     if settings.encrypted and (settings.ssl_certificate_location or has_key(settings)):
         return "", f"the owner of the certificate in {settings.ssl_certificate_location or 'ssl.keystore'}"
-    return _ANONYMOUS, ""
+    return ANONYMOUS, ""

@@ -144,6 +144,7 @@ class BrokerConfig(
                 f"standalone=true and zookeeper.connect={self.zookeeper_connect}: set one of them; a standalone broker "
                 "has no ZooKeeper"
             )
+        self.zookeeper_login()
         if bool(self.metrics_auth_username) != bool(self.metrics_auth_password):
             raise ConfigError("metrics.auth.username and metrics.auth.password: set both or none")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:

@@ -65,7 +65,7 @@ SWITCHES: Final[Mapping[str, str]] = {
 """Features that are not here, with the value that turns them off, which is ignored as well."""
 
 _NO_JAVA: Final = "a class of Java cannot be loaded here"
-_PLAIN_ZOOKEEPER: Final = "connections to ZooKeeper are neither encrypted nor logged in here"
+_PLAIN_ZOOKEEPER: Final = "connections to ZooKeeper are not encrypted here"
 _LISTENERS: Final = "set listeners and advertised.listeners"
 REFUSED: Final[Mapping[str, str]] = {
     "zookeeper.metadata.migration.enable": "there is no KRaft here",

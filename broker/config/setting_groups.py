@@ -7,6 +7,11 @@ from functools import partial
 
 from broker.config.group_config import with_defaults_of
 from broker.config.topic_settings import UNLIMITED, default_of_topics
+from broker.errors import ConfigError
+from broker.security.jaas import parse_jaas
+from broker.security.kerberos import identity_of_module
+from broker.security.kerberos_login import KerberosLogin
+from broker.security.mechanisms import GSSAPI, LOGIN_MODULES
 from broker.settings import Long, Short, UpdateMode, at_least, between, one_of, setting
 
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
@@ -243,6 +248,22 @@ class ZooKeeperSettings:
     zookeeper_session_timeout_ms: int = _zookeeper(
         6000, "The broker's registration ends after this time without contact.", between(1000, 3600000)
     )
+    zookeeper_sasl_jaas_config: str | None = _zookeeper(
+        None,
+        "…Krb5LoginModule required useKeyTab=true keyTab=… principal=…; logs in to ZooKeeper by Kerberos. Its option "
+        "serviceName is the first part of ZooKeeper's principal, zookeeper by default.",
+    )
+
+    def zookeeper_login(self) -> KerberosLogin | None:
+        """None where none is set. Raises ConfigError."""
+        key, text = "zookeeper.sasl.jaas.config", self.zookeeper_sasl_jaas_config
+        if not text:
+            return None
+        module = parse_jaas(text, key)
+        if not self.zookeeper_connect or module.name != LOGIN_MODULES[GSSAPI]:
+            raise ConfigError(f"{key}: it needs zookeeper.connect, and Krb5LoginModule, not {module.name}")
+        identity, service = identity_of_module(module.options, key), module.options.get("serviceName", "zookeeper")
+        return KerberosLogin(GSSAPI, identity.principal, identity, service, settings=f"the options in {key}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -172,16 +172,15 @@ def translated(error: Any, identity: KerberosIdentity, service: str) -> PykafkaE
         _UNKNOWN_CLIENT: f"the KDC does not know the principal {identity}",
         _UNKNOWN_SERVICE: f"the KDC knows no service {service}: is sasl.kerberos.service.name the first part of the "
         "brokers' principal, and is the host the name in their keytab?",
-        _WRONG_KEY: f"{keytab} has old or wrong keys of {identity}: make it anew",
-        _BAD_INTEGRITY: f"{keytab} has old or wrong keys of {identity}: make it anew",
-        _NO_KEY: f"{keytab} has no key of {identity}",
-        _NO_CACHE: f"{keytab} has no key of {identity}",
+        **dict.fromkeys((_WRONG_KEY, _BAD_INTEGRITY), f"{keytab} has old or wrong keys of {identity}: make it anew"),
+        **dict.fromkeys((_NO_KEY, _NO_CACHE), f"{keytab} has no key of {identity}"),
+        **dict.fromkeys((_EXPIRED, _NEVER_VALID), f"the ticket in {keytab} has expired: run kinit again"),
+        **dict.fromkeys(
+            (_UNKNOWN_REALM, _CANNOT_RESOLVE),
+            f"krb5.conf names no KDC that can be found for the realm of {identity} or of {service}",
+        ),
         _SKEW: "the clocks of this machine and of the KDC differ too much: set them by NTP",
-        _EXPIRED: f"the ticket in {keytab} has expired: run kinit again, or log in with a keytab",
-        _NEVER_VALID: f"the ticket in {keytab} has expired: run kinit again, or log in with a keytab",
         _REVOKED: f"the principal {identity} is locked at the KDC",
-        _UNKNOWN_REALM: f"krb5.conf names no KDC for the realm of {identity} or of {service}",
-        _CANNOT_RESOLVE: f"the KDC of the realm of {identity} or of {service} cannot be found: its host has no address",
     }
     text = texts.get(code, f"no ticket of {identity} for {service} by {keytab}")
     return AuthenticationFailed(f"Kerberos: {text} ({library_text(error)})")

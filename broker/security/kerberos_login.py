@@ -31,7 +31,7 @@ class KerberosLogin(Login):
 
     @property
     def described(self) -> str:
-        return f"the login of {self.identity} by GSSAPI"
+        return f"the Kerberos ticket of {self.identity}"
 
     def begin(self, host: str) -> Exchange:
         package = gssapi()

@@ -15,6 +15,7 @@ from typing import Any, Final
 from broker.client.admin import Admin, NewTopic
 from broker.client.client_settings import ClientSettings, parse_bootstrap
 from broker.client.cluster import Cluster
+from broker.client.denials import ANONYMOUS, principal_of
 from broker.client.producer import Producer
 from broker.errors import AuthenticationFailed, PykafkaError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
@@ -103,8 +104,8 @@ def _rights(admin: Admin) -> Iterator[Finding]:
     except UnsupportedVersion:
         yield Finding("rights", "unknown", "these brokers are too old to tell what this user may do")
         return
-    user = admin.cluster.settings.sasl_username
-    who = f"user {user}" if user else "nobody has logged in"
+    principal, owner = principal_of(admin.cluster.settings)
+    who = owner or ("nobody has logged in" if principal == ANONYMOUS else f"user {principal.removeprefix('User:')}")
     told = int(cluster.cluster_authorized_operations)
     if told == _NOT_TOLD or any(int(one.topic_authorized_operations) == _NOT_TOLD for one in answer.topics):
         yield Finding("rights", "unknown", f"{who}; the brokers do not tell what this user may do")
@@ -116,7 +117,7 @@ def _rights(admin: Admin) -> Iterator[Finding]:
     names = ", ".join(one.name.lower() for one in sorted(allowed))
     says += f"; on the cluster: {names or 'nothing'}"
     if topics and not any(counts):
-        mend = f"pykafka acls add --allow-principal User:{user or 'ANONYMOUS'} --operation read --topic TOPIC"
+        mend = f"pykafka acls add --allow-principal {principal or 'User:NAME'} --operation read --topic TOPIC"
         yield Finding("rights", "warning", says, mend)
     else:
         yield Finding("rights", "ok", says)

@@ -1,4 +1,5 @@
-"""A blocking ZooKeeper client over kazoo (a MetadataStore); the only module of the broker that imports kazoo.
+"""A blocking ZooKeeper client over kazoo (a MetadataStore); no module of the broker but this and session_login.py
+imports kazoo.
 
 - A call is sent again after a lost connection or session, until it is answered or `operation_timeout_s` has passed.
 - The client reconnects for ever. Watches and listeners survive the loss of a session.
@@ -22,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import ZnodeStat
 
 from broker.errors import ConnectionFailed
+from broker.security.login import Login
 from broker.zookeeper.connect_string import ConnectString
 from broker.zookeeper.metadata_store import MetadataStore, Watch
 from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
@@ -43,6 +45,7 @@ from broker.zookeeper.operations import (
     check_size,
     shown,
 )
+from broker.zookeeper.session_login import SessionLogin
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +96,9 @@ class ZooKeeper(MetadataStore):
         session_timeout_ms: int = 18_000,
         connection_timeout_ms: int | None = None,
         operation_timeout_s: float = 30.0,
+        login: Login | None = None,
     ) -> None:
-        """Raise ConfigError when `connect` is malformed. Does not connect yet."""
+        """`login`: by SASL. Raise ConfigError when `connect` is malformed. Does not connect yet."""
         super().__init__()
         self.connect = ConnectString.parse(connect)
         self.session_timeout_ms = session_timeout_ms
@@ -107,6 +111,9 @@ class ZooKeeper(MetadataStore):
             connection_retry=dict(_CONNECTION_RETRY),
             logger=_KAZOO_LOG,
         )
+        self._login = None if login is None else SessionLogin(login)
+        if self._login is not None:
+            self._login.install(self._client)
         self._client.add_listener(self._state_changed)
         self._closing = threading.Event()
 
@@ -114,6 +121,8 @@ class ZooKeeper(MetadataStore):
         """Connect, and create the chroot. Raises ConnectionFailed when no server answers in time."""
         self._events.start()
         connected = self._client.start_async()
+        if self._login is not None:
+            connected = self._login.done  # kazoo says that it is connected before it logs in
         deadline = time.monotonic() + self._connection_timeout
         while not connected.wait(_START_POLL_S) and time.monotonic() < deadline:
             if self._closing.is_set():
@@ -122,7 +131,8 @@ class ZooKeeper(MetadataStore):
             self.close()
             raise ConnectionFailed(
                 f"no ZooKeeper session within {self._connection_timeout:g} s "
-                f"({self.connect.diagnose()}); set zookeeper.connect to a running ZooKeeper"
+                f"({self._login.failure if self._login and self._login.failure else self.connect.diagnose()}); "
+                "set zookeeper.connect to a running ZooKeeper"
             )
         if self.connect.chroot:
             self.ensure_path("/")

@@ -49,6 +49,7 @@ def open_store(
         config.zookeeper_connect or start_zookeeper(),
         session_ms,
         operation_timeout_s=min(OPERATION_TIMEOUT_S, session_ms / 1000 + 1),
+        login=config.zookeeper_login(),
     )
     zookeeper.patient = True
     start(zookeeper)

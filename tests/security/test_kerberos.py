@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed, PykafkaError
-from broker.security.kerberos import KerberosIdentity, gssapi, identity_of_module, service_name
+from broker.security.kerberos import KerberosIdentity, gssapi, identity_of_module, service_name, translated
 from broker.security.kerberos_login import KerberosLogin
 from broker.security.kerberos_rules import KerberosRules
 from broker.security.kerberos_server import KerberosKeys, KerberosServer
 from broker.security.login import LoginRefused
-from tests.support.kerberos import REALM, SERVICE, Kdc, principal_of
+from tests.support.kerberos import REALM, SERVICE, Kdc, error_codes, principal_of
 from tests.support.waiting import eventually
 
 NO_LAYER = bytes([1, 0, 0, 0])
@@ -170,6 +171,36 @@ class TestWhatIsSaid:
         finally:
             kerberos.start()
         assert identity.credentials().lifetime > 0
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("KRB5KRB_AP_ERR_SKEW", "the clocks of this machine and of the KDC differ too much"),
+            ("KRB5KDC_ERR_CLIENT_REVOKED", "the principal eve@R is locked"),
+            ("KRB5KDC_ERR_C_PRINCIPAL_UNKNOWN", "the KDC does not know the principal eve@R"),
+            ("KRB5KDC_ERR_S_PRINCIPAL_UNKNOWN", "the KDC knows no service kafka/h"),
+            ("KRB5KDC_ERR_PREAUTH_FAILED", "the keytab /k has old or wrong keys of eve@R"),
+            ("KRB5KRB_AP_ERR_BAD_INTEGRITY", "the keytab /k has old or wrong keys of eve@R"),
+            ("KRB5_KT_NOTFOUND", "the keytab /k has no key of eve@R"),
+            ("KRB5_FCC_NOFILE", "the keytab /k has no key of eve@R"),
+            ("KRB5KRB_AP_ERR_TKT_EXPIRED", "has expired: run kinit again"),
+            ("KRB5KDC_ERR_NEVER_VALID", "has expired: run kinit again"),
+            ("KRB5_REALM_UNKNOWN", "krb5.conf names no KDC that can be found for the realm of eve@R or of kafka/h"),
+            ("KRB5_REALM_CANT_RESOLVE", "krb5.conf names no KDC that can be found"),
+            ("KRB5_KDC_UNREACH", "no KDC of the realm of eve@R answers"),
+            ("KRB5_CONFIG_BADFORMAT", "no ticket of eve@R for kafka/h by the keytab /k"),
+        ],
+    )
+    def test_of_each_error_of_the_library(self, kerberos: Kdc, name: str, said: str) -> None:
+        """Those that no KDC can be made to give here, too; their numbers are those of the library's header."""
+        error = SimpleNamespace(
+            min_code=error_codes()[name] & 0xFFFFFFFF,
+            maj_code=0,
+            get_all_statuses=lambda code, is_major: ["as it says"],
+        )
+        found = translated(error, KerberosIdentity("eve@R", "/k"), "kafka/h")
+        assert said in str(found)
+        assert str(found).endswith("as it says)") or isinstance(found, ConnectionFailed)
 
     def test_when_the_package_is_not_there(self, user: KerberosIdentity, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "gssapi", None)
