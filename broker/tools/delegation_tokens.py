@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -140,7 +141,12 @@ def _hmac(given: str | None) -> bytes:
 
 
 def _show(tokens: list[IssuedToken], as_json: bool, *, secret: bool) -> None:
-    texts = {"renewers": ",".join, "issued": as_time, "expires": as_time, "max": as_time}
+    texts: dict[str, Callable[[Any], object]] = {
+        "renewers": ",".join,
+        "issued": as_time,
+        "expires": as_time,
+        "max": as_time,
+    }
     columns = _COLUMNS + (",hmac" if secret else "")
     documents = [_document(one, secret) for one in tokens]
     print_view(documents, columns, as_json, shown=texts, nothing="There are no delegation tokens.")
