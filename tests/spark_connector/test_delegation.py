@@ -169,6 +169,17 @@ def test_a_load_expires_its_token(
     assert issuing.output.count("created delegation token") > created
 
 
+def test_tasks_of_a_load_get_a_token_that_ends_with_them(
+    issuing: BrokerProcess, dave: dict[str, str], numbers: dict[str, str]
+) -> None:
+    before, options = tokens_of(issuing, "dave"), parse_options({**numbers, **dave}, Mode.BATCH)
+    with delegation.lent_to_tasks(options) as lent:
+        assert SECRET.encode() not in pickle.dumps(lent)
+        assert numbers["subscribe"] in worker_clients().cluster(lent.client).topics()
+        assert len(tokens_of(issuing, "dave") - before) == 1
+    assert tokens_of(issuing, "dave") <= before
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_s = 1_000.0
