@@ -115,67 +115,50 @@ def lent_to_tasks(options: SourceOptions) -> Iterator[SourceOptions]:
     finally:
         ended.set()
         if login.token is not None:
-            _expire(options.client, login.token)
+            with contextlib.closing(Cluster(options.client, create_topics=False)) as cluster:
+                _expire(cluster, login.token)
 
 
 # --- a new token
 
 
+class _NoToken(PykafkaError):
+    """There is none by which one can log in at every broker."""
+
+
 def _ask(client: ClientSettings, now_s: Callable[[], float]) -> _Login:
     """A new token, or none, and the log says why."""
-    why = ""
-    if not client.security_protocol.upper().startswith("SASL_"):
-        why = f"security.protocol={client.security_protocol} has no login by SASL"
-    else:
-        try:
-            with contextlib.closing(
-                Cluster(client, create_topics=False, first_contact_s=patience_s(client))
-            ) as cluster:
-                return _tried(Admin(cluster), now_s)
-        except UnsupportedVersion as error:
-            why = str(error)
-        except AuthenticationFailed as error:
-            if not _is_of_token(error):
-                raise
-            why = str(error)
-        except BrokerError as error:
-            if error.code not in _NOT_GIVEN:
-                raise
-            why = str(error)
-    logger.warning("delegationToken=auto: executors log in as the driver does, because there is no token: %s", why)
-    return _Login(None, "", now_s())
+    try:
+        if not client.security_protocol.upper().startswith("SASL_"):
+            raise _NoToken(f"kafka.security.protocol={client.security_protocol} has no login by SASL")
+        opened = Cluster(client, create_topics=False, first_contact_s=patience_s(client))
+        with contextlib.closing(opened) as cluster:
+            return _tried(cluster, now_s)
+    except (UnsupportedVersion, BrokerError, _NoToken) as error:
+        if isinstance(error, BrokerError) and error.code not in _NOT_GIVEN:
+            raise
+        logger.warning("delegationToken=auto: executors log in as the driver does, for there is no token: %s", error)
+        return _Login(None, "", now_s())
 
 
-class _NotKnown(AuthenticationFailed):
-    """A broker does not take the token."""
-
-
-def _is_of_token(error: AuthenticationFailed) -> bool:
-    return isinstance(error, _NotKnown)
-
-
-def _tried(admin: Admin, now_s: Callable[[], float]) -> _Login:
-    """A new token by which one can log in at every broker. Raises _NotKnown."""
-    received_s = now_s()
-    token = admin.create_delegation_token(max_lifetime_ms=LIFETIME_MS)
-    refused: list[str] = []
+def _tried(cluster: Cluster, now_s: Callable[[], float]) -> _Login:
+    """A new token by which one can log in at every broker. Raises _NoToken, and what asking for it does."""
+    received_s, refused = now_s(), ""
+    token = Admin(cluster).create_delegation_token(max_lifetime_ms=LIFETIME_MS)
     for mechanism in _MECHANISMS:
-        settings = settings_with_token(admin.cluster.settings, token, mechanism)
         try:
-            for node in admin.cluster.brokers():
-                _log_in(dataclasses.replace(settings, bootstrap_servers=(f"{node.host}:{node.port}",)))
+            for node in cluster.brokers():
+                one = dataclasses.replace(cluster.settings, bootstrap_servers=(node.address,))
+                _log_in(settings_with_token(one, token, mechanism))
             return _Login(token, mechanism, received_s)
-        except MechanismNotOffered as error:
-            refused.append(str(error))
         except AuthenticationFailed as error:
-            refused.append(str(error))
-            break
-    _expire_by(admin, token)
-    raise _NotKnown("; ".join(refused))
+            refused = refused or str(error)
+    _expire(cluster, token)
+    raise _NoToken(refused)
 
 
 def _log_in(settings: ClientSettings) -> None:
-    """At one broker, which may be down."""
+    """At one broker, which may be down, and may hear of the token a little later."""
     until = time.monotonic() + _KNOWN_WITHIN_S
     while True:
         try:
@@ -185,10 +168,8 @@ def _log_in(settings: ClientSettings) -> None:
         except ConnectionFailed as error:
             logger.debug("a token is not tried at %s: %s", settings.bootstrap_servers[0], error)
             return
-        except MechanismNotOffered:
-            raise
-        except AuthenticationFailed:
-            if time.monotonic() > until:
+        except AuthenticationFailed as error:
+            if isinstance(error, MechanismNotOffered) or time.monotonic() > until:
                 raise
             time.sleep(0.05)
 
@@ -218,17 +199,11 @@ def _renew(client: ClientSettings, issued: IssuedToken, ended: threading.Event) 
             term_s /= 2
 
 
-def _expire(client: ClientSettings, token: IssuedToken) -> None:
+def _expire(cluster: Cluster, token: IssuedToken) -> None:
     try:
-        with contextlib.closing(Cluster(client, create_topics=False)) as cluster:
-            _expire_by(Admin(cluster), token)
+        Admin(cluster).expire_delegation_token(token.hmac)
     except PykafkaError as error:
         logger.warning("the delegation token of the executors stays until it expires: %s", error)
-
-
-def _expire_by(admin: Admin, token: IssuedToken) -> None:
-    with contextlib.suppress(BrokerError):  # expired by its age, or by others
-        admin.expire_delegation_token(token.hmac)
 
 
 # --- what the processes of one application leave for one another

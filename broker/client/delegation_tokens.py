@@ -98,7 +98,7 @@ def settings_with_token(settings: ClientSettings, token: IssuedToken, mechanism:
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{token.token.token_id}" password="{token.password}" {TOKEN_AUTH}="true";'
     )
-    return dataclasses.replace(settings, **(_NO_LOGIN | {"sasl_mechanism": mechanism, "sasl_jaas_config": jaas}))
+    return dataclasses.replace(settings, **{**_NO_LOGIN, "sasl_mechanism": mechanism, "sasl_jaas_config": jaas})
 
 
 def without_login(settings: ClientSettings) -> ClientSettings:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +25,7 @@ app = typer.Typer(
     "  pykafka delegation-tokens describe --config client.properties",
     no_args_is_help=True,
 )
-_COLUMNS = "TOKEN-ID,OWNER,REQUESTER,RENEWERS,ISSUED=issuedMs,EXPIRES=expiresMs,MAX=maxMs"
+_COLUMNS = "token-id,owner,requester,renewers,issued=issuedMs,expires=expiresMs,max=maxMs"
 
 Principals = list[str] | None
 Hmac = Annotated[
@@ -140,8 +141,13 @@ def _hmac(given: str | None) -> bytes:
 
 
 def _show(tokens: list[IssuedToken], as_json: bool, *, secret: bool) -> None:
-    texts = {"RENEWERS": ",".join, "ISSUED": as_time, "EXPIRES": as_time, "MAX": as_time}
-    columns = _COLUMNS + (",HMAC" if secret else "")
+    texts: dict[str, Callable[[Any], object]] = {
+        "renewers": ",".join,
+        "issued": as_time,
+        "expires": as_time,
+        "max": as_time,
+    }
+    columns = _COLUMNS + (",hmac" if secret else "")
     documents = [_document(one, secret) for one in tokens]
     print_view(documents, columns, as_json, shown=texts, nothing="There are no delegation tokens.")
 

@@ -234,12 +234,13 @@ def test_tokens_outlive_a_restart(tmp_path: Path) -> None:
 def test_three_brokers_know_a_token_and_its_end(tmp_path: Path, zookeeper: str) -> None:
     settings = {name: value for name, value in TOKEN_SETTINGS.items() if not name.startswith("authorizer")}
     with contextlib.ExitStack() as opened:
-        first, second, third = (
+        brokers = [
             opened.enter_context(
                 BrokerProcess(tmp_path / str(n), {**settings, "broker.id": str(n)}, zookeeper=f"{zookeeper}/tokens")
             )
             for n in range(3)
-        )
+        ]
+        first, second, third = brokers
 
         def knows(broker: BrokerProcess, issued: IssuedToken) -> bool:
             try:
@@ -249,11 +250,9 @@ def test_three_brokers_know_a_token_and_its_end(tmp_path: Path, zookeeper: str) 
             return True
 
         issued = Users(first, opened)("alice").create_delegation_token()
-        for broker in (first, second, third):
-            eventually(lambda broker=broker: knows(broker, issued))
+        eventually(lambda: all(knows(broker, issued) for broker in brokers))
         Users(second, opened)("alice").expire_delegation_token(issued.hmac)
-        for broker in (first, second, third):
-            eventually(lambda broker=broker: not knows(broker, issued))
+        eventually(lambda: not any(knows(broker, issued) for broker in brokers))
         first.stop()  # the controller
         left = Users(second, opened)("alice").create_delegation_token(max_lifetime_ms=100)
         eventually(lambda: f"delegation token {left.token.token_id} has expired" in second.output + third.output)

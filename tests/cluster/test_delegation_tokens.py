@@ -25,6 +25,9 @@ SHA_256, SHA_512 = ScramMechanism
 SECRET = "of the brokers"
 CONFIG = BrokerConfig.load(overrides={"delegation.token.secret.key": SECRET})
 DAY_MS = 86_400_000
+_TIMES = {"issueTimestamp": 1, "maxTimestamp": 2**50, "expiryTimestamp": 2**49}
+OLD = {"version": 1, "owner": "User%3Aalice", "renewers": [], **_TIMES, "tokenId": "old"}
+"""As Kafka before 3.3 wrote a token."""
 
 
 @pytest.fixture
@@ -136,10 +139,8 @@ async def test_an_expired_token_logs_nobody_in_before_it_is_removed(
 async def test_tokens_of_older_kafkas_are_read_and_what_is_none_logs_nobody_in(
     zk: ZooKeeper, tokens: DelegationTokens, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    times = {"issueTimestamp": 1, "maxTimestamp": 2**50, "expiryTimestamp": 2**49}
-    old = {"version": 1, "owner": "User%3Aalice", "renewers": [], **times, "tokenId": "old"}
-    zk.create(f"{TOKENS}/old", json.dumps(old).encode())
-    zk.create(f"{TOKENS}/new", json.dumps({**old, "version": 4}).encode())
+    zk.create(f"{TOKENS}/old", json.dumps(OLD).encode())
+    zk.create(f"{TOKENS}/new", json.dumps({**OLD, "version": 4}).encode())
     zk.create(f"{TOKENS}/none", b"nonsense")
     with caplog.at_level(logging.ERROR):
         await tokens.refresh()
@@ -160,14 +161,12 @@ async def test_without_a_secret_there_are_no_tokens_and_no_nodes(
     assert refused.value.code is ErrorCode.delegation_token_auth_disabled
 
 
-async def test_all_is_read_again_when_a_notification_was_missed(
-    zk: ZooKeeper, tokens: DelegationTokens, other: DelegationTokens
-) -> None:
+async def test_all_is_read_again_when_a_notification_cannot_be_read(zk: ZooKeeper, tokens: DelegationTokens) -> None:
     followed = Followed()
-    watches = other.watch(followed)  # type: ignore[arg-type]
-    issued = await tokens.create("User:alice", "User:alice", (), -1)
+    watches = tokens.watch(followed)  # type: ignore[arg-type]
+    zk.create(f"{TOKENS}/old", json.dumps(OLD).encode())
     zk.create(f"{CHANGES}/token_change_", b"\xff", sequence=True)
-    await followed.follow(lambda: issued.token.token_id in other.tokens)
+    await followed.follow(lambda: "old" in tokens.tokens)
     for watch in watches:
         watch.cancel()
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,7 +22,10 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.security.scram import ScramMechanism
 from spark_connector import delegation
+from spark_connector.history_and_tail.fitted_read import FittedRead
+from spark_connector.history_and_tail.readers import HistoryBatchReader, HistoryStreamReader
 from spark_connector.load import load
+from spark_connector.options.history_options import HistoryOptions
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.readers import KafkaBatchReader, make_reader
@@ -167,6 +171,26 @@ def test_a_load_expires_its_token(
     assert done.rows == 30
     assert tokens_of(issuing, "dave") <= before
     assert issuing.output.count("created delegation token") > created
+
+
+def test_tasks_of_a_load_get_a_token_that_ends_with_them(
+    issuing: BrokerProcess, dave: dict[str, str], numbers: dict[str, str]
+) -> None:
+    before, options = tokens_of(issuing, "dave"), parse_options({**numbers, **dave}, Mode.BATCH)
+    with delegation.lent_to_tasks(options) as lent:
+        assert SECRET.encode() not in pickle.dumps(lent)
+        assert numbers["subscribe"] in worker_clients().cluster(lent.client).topics()
+        assert len(tokens_of(issuing, "dave") - before) == 1
+    assert tokens_of(issuing, "dave") <= before
+
+
+@pytest.mark.parametrize("kind", [HistoryBatchReader, HistoryStreamReader])
+def test_a_read_with_history_sends_no_password(dave: dict[str, str], kind: Callable[[FittedRead], object]) -> None:
+    given = {**dave, "subscribe": "t"}
+    history = HistoryOptions("delta:/t", "g", None, None, None, {}, given)
+    fitted = FittedRead(history, parse_options(given, Mode.BATCH), pa.schema([]), None, None, given)
+    assert SECRET.encode() in pickle.dumps(fitted)
+    assert SECRET.encode() not in pickle.dumps(kind(fitted))
 
 
 class Clock:
