@@ -119,7 +119,7 @@ class TestAnEndpoint:
     def test_is_asked_over_tls_if_it_is_trusted(self, tmp_path: Path) -> None:
         files = Certificates.make(tmp_path)
         with IdentityProvider(files.server) as provider:
-            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca)}
+            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca), "ssl.protocol": "SSL"}
             assert token_source(provider.token_url, own).token()
             with pytest.raises(ConnectionFailed, match="certificate verify failed"):
                 token_source(provider.token_url, CREDENTIALS).token()
