@@ -103,7 +103,7 @@ def test_threads_that_need_one_at_once_wait_for_one_answer(sources: TokenSources
     threads = [threading.Thread(target=lambda: found.append(sources.get(HERE, {}).token())) for _ in range(5)]
     for thread in threads:
         thread.start()
-    eventually(lambda: calls.asked)
+    eventually(lambda: bool(calls.asked))
     calls.wait.set()
     for thread in threads:
         thread.join(30)

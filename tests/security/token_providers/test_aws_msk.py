@@ -12,7 +12,7 @@ from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from moto import mock_aws
-from moto.sts import sts_backends
+from moto.sts.models import sts_backends
 
 from broker.errors import AuthenticationFailed, ConfigError
 from broker.security.token_providers.aws_msk import PROVIDER
