@@ -21,6 +21,7 @@ from broker.client.client_settings import ClientSettings
 from broker.clock import ManualClock
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security import token_source as module
+from broker.security.access_token import make_unsigned
 from broker.security.login import RefusedByBroker
 from broker.security.oauthbearer import ClientFirst, TokenLogin
 from broker.security.token_providers.provider import ProvidedToken
@@ -108,6 +109,20 @@ def test_threads_that_need_one_at_once_wait_for_one_answer(sources: TokenSources
     for thread in threads:
         thread.join(30)
     assert (len(found), len(set(found)), len(calls.asked)) == (5, 1, 1)
+
+
+@pytest.mark.parametrize(("given_s", "jwt_s", "life_s"), [(50, None, 50), (0, 60, 60), (50, 60, 50), (60, 50, 50)])
+def test_a_token_lives_as_long_as_its_provider_and_its_expiry_say(
+    sources: TokenSources, clock: ManualClock, calls: Calls, given_s: float, jwt_s: float | None, life_s: float
+) -> None:
+    now_s = clock.now_ms() / 1000
+    calls.returns = (make_unsigned({"exp": now_s + jwt_s}) if jwt_s else "opaque", given_s)
+    source = sources.get(HERE, {})
+    source.token()
+    clock.advance(int(life_s * 1000) - 1)
+    assert source.holds
+    clock.advance(1)
+    assert not source.holds
 
 
 class TestRenewal:
