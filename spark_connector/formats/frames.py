@@ -151,9 +151,14 @@ class Framing:
         return Frames(groups, dict(sorted(bad.items())))
 
 
+def id_header(column: str) -> str:
+    """The header that has the id of the schema of keys or values, as Confluent calls it."""
+    return f"__{column}_schema_id"
+
+
 def confluents(column: str, format: str) -> Framing:
     """Confluent's: the header `__value_schema_id` (of keys `__key_schema_id`) or, where there is none, the prefix."""
-    name = f"__{column}_schema_id"
+    name = id_header(column)
 
     def header(head: bytes) -> SchemaId:
         length = 1 + {0: _ID, 1: _GUID}.get(head[0], len(head)) if head else 1

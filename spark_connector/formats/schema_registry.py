@@ -28,7 +28,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.security.oauthbearer import TokenLogin
 from broker.security.token_source import token_source
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.frames import Key, Splits, confluents
+from spark_connector.formats.frames import Key, Splits, confluents, id_header
 from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
@@ -136,7 +136,7 @@ class SchemaRegistry:
                     "the schema registry gives no GUIDs, as Confluent Platform 8 and later do: leave out the option "
                     "'schemaIdLocation'"
                 )
-            return Stamp(header=(f"__{column}_schema_id", b"\1" + uuid.UUID(guid).bytes + message))
+            return Stamp(header=(id_header(column), b"\1" + uuid.UUID(guid).bytes + message))
         if not isinstance(key, int) or not 0 <= key < 1 << 31:
             raise ConfigError(f"the schema's id {key} does not fit into Confluent's wire format, which has 4 bytes")
         return Stamp(key.to_bytes(FRAME) + message)
