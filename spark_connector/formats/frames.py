@@ -125,9 +125,11 @@ class Framing:
         rows_of: dict[SchemaId, list[Rows]] = {}
         bad: dict[int, str] = {}
         for place in self.places:
-            heads = _heads(place, values, headers)
+            heads = _heads(place, values, headers) if todo.any() else None
             if heads is None:
                 continue
+            if not todo.all():  # what is done may begin with anything
+                heads = pc.if_else(pa.array(todo), heads, None)
             coded = pc.dictionary_encode(heads)
             indices = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             for index, head in enumerate(coded.dictionary.to_pylist()):
