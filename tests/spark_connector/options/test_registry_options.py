@@ -72,6 +72,7 @@ def test_options_without_effect_are_refused(given: dict[str, str], said: str) ->
         ({"schemaIdLocation": "header", "valueSchema": '"int"'}, "'schemaIdLocation' has no effect"),
         ({"schemaIdLocation": "key", URL: "http://r"}, "must be value or header"),
         ({"schemaIdLocation": "header", URL: "http://r", "includeHeaders": "false"}, "writes no headers"),
+        ({TYPE: "azure", GROUP: "g", URL: "http://r", "includeHeaders": "false"}, "writes no headers"),
     ],
 )
 def test_headers_that_are_not_written_are_refused(given: dict[str, str], said: str) -> None:
