@@ -30,6 +30,7 @@ from spark_connector.formats.schema_registry import UNASKED, AvroSchemas, Unknow
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import AvroSchema
 
+_MOST_WRITERS: Final = 1000
 _TOO_LARGE: Final = "it is short for the memory that the nulls in its arrays and maps take"
 
 
@@ -62,8 +63,9 @@ class AvroDecoder:
         self._own = _programs(schema, schema, most_levels)
         self._programs: dict[Key, _Programs | str] = {}
         """By the writer's id; why not, if there is none."""
-        self._written: dict[Key, set[str]] = {}
-        """The names of the fields by the writer's id."""
+        self._own_names = {one.name: {one.name, *one.aliases} for one in _top_fields(schema)}
+        self._written: set[str] = set()
+        """Those names of our fields that a writer had."""
 
     def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""
@@ -76,8 +78,7 @@ class AvroDecoder:
 
         A column of a union of several types has a field for each of them, which is no field of a writer's: it is had.
         """
-        own = {one.name: {one.name, *one.aliases} for one in _top_fields(self._schema)}
-        return field not in own or any(not own[field].isdisjoint(names) for names in self._written.values())
+        return field not in self._own_names or not self._written.isdisjoint(self._own_names[field])
 
     def _plain(self, raw: bytes) -> Any:
         try:
@@ -90,6 +91,8 @@ class AvroDecoder:
         assert found is not None
         programs = self._programs.get(found.key)
         if programs is None:
+            if len(self._programs) == _MOST_WRITERS:  # of files, each may have a schema of its own
+                self._programs.clear()
             try:
                 programs = self._programs[found.key] = self._of_writer(found)
             except UnknownSchema as error:  # a later value may find it
@@ -104,7 +107,7 @@ class AvroDecoder:
         assert self._registry is not None
         schema = self._registry.schema(found.key)
         try:
-            self._written[found.key] = {one.name for one in _top_fields(schema)}
+            self._written |= {one.name for one in _top_fields(schema)} & set().union(*self._own_names.values())
             return _programs(schema, self._schema, self._most_levels)
         except ConfigError as error:
             return f"{found.name}: {error}"

@@ -15,6 +15,7 @@ import pyarrow as pa
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from spark_connector.formats.field_presence import FieldsSeen, FieldWatch
+from spark_connector.formats.frames import id_header
 from spark_connector.formats.value_decoder import ValueDecoder
 from spark_connector.formats.value_format import REGISTERED, ReadFormats, framed_id
 
@@ -64,7 +65,10 @@ class BadRecordRows:
         self._framed = tuple(
             name
             for name in ("value", "key")
-            if formats.registry is not None and name in formats.columns and formats.columns[name].name in REGISTERED
+            if formats.registry is not None
+            and formats.registry.type == "confluent"
+            and name in formats.columns
+            and formats.columns[name].name in REGISTERED
         )
         self._write = write
         self.is_quiet = quiet or write is not None
@@ -103,11 +107,15 @@ class BadRecordRows:
         return pa.RecordBatch.from_arrays([made[name] for name in BAD_RECORD_SCHEMA.names], schema=BAD_RECORD_SCHEMA)
 
     def _schema_ids(self, records: pa.RecordBatch) -> list[int | None]:
-        """The id of the writer's schema in the prefix of the value or, where that has none, of the key."""
+        """The id of the writer's schema in the prefix of the value or, where that has none, of the key. None for one
+        that is in a header, which may be a GUID; the prefix is data then."""
         found: list[int | None] = [None] * len(records)
         for name in reversed(self._framed):
-            ids = map(schema_id_of, records[name].to_pylist())
-            found = [id_ if id_ is not None else before for id_, before in zip(ids, found, strict=True)]
+            rows = zip(records[name].to_pylist(), records["headers"].to_pylist(), found, strict=True)
+            found = [
+                before if id_ is None or any(one["key"] == id_header(name) for one in headers or ()) else id_
+                for id_, headers, before in ((schema_id_of(raw), headers, before) for raw, headers, before in rows)
+            ]
         return found
 
 

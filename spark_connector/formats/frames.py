@@ -125,9 +125,11 @@ class Framing:
         rows_of: dict[SchemaId, list[Rows]] = {}
         bad: dict[int, str] = {}
         for place in self.places:
-            heads = _heads(place, values, headers)
+            heads = _heads(place, values, headers) if todo.any() else None
             if heads is None:
                 continue
+            if not todo.all():  # what is done may begin with anything
+                heads = pc.if_else(pa.array(todo), heads, None)
             coded = pc.dictionary_encode(heads)
             indices = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             for index, head in enumerate(coded.dictionary.to_pylist()):
@@ -151,9 +153,14 @@ class Framing:
         return Frames(groups, dict(sorted(bad.items())))
 
 
+def id_header(column: str) -> str:
+    """The header that has the id of the schema of keys or values, as Confluent calls it."""
+    return f"__{column}_schema_id"
+
+
 def confluents(column: str, format: str) -> Framing:
     """Confluent's: the header `__value_schema_id` (of keys `__key_schema_id`) or, where there is none, the prefix."""
-    name = f"__{column}_schema_id"
+    name = id_header(column)
 
     def header(head: bytes) -> SchemaId:
         length = 1 + {0: _ID, 1: _GUID}.get(head[0], len(head)) if head else 1

@@ -153,10 +153,10 @@ class ProtobufDecoder:
             if not len(todo):
                 return skips, bad
             row = int(todo[0])
-            length, why = self._prefix(
-                data[begins[row] : begins[row] + lengths[row]][: found.begin + _LONGEST_PLACE].tobytes(), found
-            )
-            same = lengths[todo] >= length
+            head = data[begins[row] : begins[row] + lengths[row]][: found.begin + _LONGEST_PLACE].tobytes()
+            length, why = self._prefix(head, found)
+            is_cut = why is not None and length == len(head)  # what begins so may go on
+            same = lengths[todo] == lengths[row] if is_cut else lengths[todo] >= length
             for index in range(found.begin, length):
                 at = todo[same]
                 same[same] = data[begins[at] + index] == data[begins[row] + index]

@@ -215,6 +215,8 @@ def _registered(
     from spark_connector.formats.registries import registry_of
 
     registry = None if formats.registry is None else registry_of(formats.registry)
+    if registry is not None:
+        registry.framing(name, one.name)  # refuses what readers of this registry could not tell
     written = SinkColumn(name, topic)
     if one.name == "avro":
         return registered_avro(one, registry, written, kind)

@@ -28,7 +28,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.security.oauthbearer import TokenLogin
 from broker.security.token_source import token_source
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.frames import Key, Splits, confluents
+from spark_connector.formats.frames import Key, Splits, confluents, id_header
 from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
@@ -130,13 +130,14 @@ class SchemaRegistry:
         """How keys or values (`column`) say that they are of the schema `key`. `message`: of Protobuf, its place.
         Raises UnknownSchema, ConfigError, ConnectorError."""
         if in_header:
-            guid = self._answer(key).get("guid")
-            if not isinstance(guid, str):
+            try:
+                guid = uuid.UUID(self._answer(key)["guid"])
+            except (KeyError, TypeError, ValueError, AttributeError):
                 raise ConfigError(
                     "the schema registry gives no GUIDs, as Confluent Platform 8 and later do: leave out the option "
                     "'schemaIdLocation'"
-                )
-            return Stamp(header=(f"__{column}_schema_id", b"\1" + uuid.UUID(guid).bytes + message))
+                ) from None
+            return Stamp(header=(id_header(column), b"\1" + guid.bytes + message))
         if not isinstance(key, int) or not 0 <= key < 1 << 31:
             raise ConfigError(f"the schema's id {key} does not fit into Confluent's wire format, which has 4 bytes")
         return Stamp(key.to_bytes(FRAME) + message)

@@ -56,7 +56,6 @@ _OF_KINDS = (
         ("glue", "apicurio", "azure"),
     ),
     (Option("schema.registry.region", "for glue: the region of AWS; unset: as the SDK finds it (ours)"), ("glue",)),
-    (Option("schema.registry.profile", "for glue: the profile of the shared configuration of AWS (ours)"), ("glue",)),
     (
         Option(
             "schema.registry.use.id",
@@ -76,9 +75,16 @@ _OF_KINDS = (
         ("apicurio",),
     ),
 )
+_PROFILE = Option(
+    "schema.registry.profile",
+    "for glue: the profile of the shared configuration of AWS (ours)",
+    needs=(REGISTRY_TYPE,),
+    being=("glue",),
+)
 REGISTRY_ACCESS = (
     *each(_ACCESS, needs=REGISTRY),
-    *(row._replace(needs=(REGISTRY_TYPE,), being=kinds) for row, kinds in _OF_KINDS),
+    *(row._replace(needs=(REGISTRY_TYPE,), being=kinds, kept="values") for row, kinds in _OF_KINDS),
+    _PROFILE,
     *_BEARER,
 )
 REGISTRY_ACCESS = each(REGISTRY_ACCESS, formats=REGISTERED)

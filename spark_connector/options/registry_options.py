@@ -15,8 +15,11 @@ from spark_connector.options.option_values import OptionValues
 from spark_connector.options.registry_option_table import REGISTRY_ACCESS, REGISTRY_TYPE, REGISTRY_URL
 
 URL = REGISTRY_URL
-ACCESS = tuple(option.name for option in REGISTRY_ACCESS)
-_USER_INFO, _TOKEN, _CA, _GROUP, _REGION, _PROFILE, _USE_ID, _ID_BYTES, _SOURCE, *_PROVIDER = ACCESS
+ACCESS = tuple(option.name for option in REGISTRY_ACCESS if not option.kept)
+"""What says who asks a registry."""
+_USER_INFO, _TOKEN, _CA, _GROUP, _REGION, _USE_ID, _ID_BYTES, _PROFILE, _SOURCE, *_PROVIDER = (
+    option.name for option in REGISTRY_ACCESS
+)
 _ISSUER, _CLIENT_ID, _SECRET, _SCOPE, _CLUSTER, _POOL = _PROVIDER
 _AZURE: Final = ("azure", (("azure.scope", "https://eventhubs.azure.net/.default"),))
 

@@ -56,16 +56,12 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
     check_names(given, WRITE_OPTIONS)
     values = OptionValues(given, WRITE_OPTIONS)
-    if (
-        values.word("schemaIdLocation") == "header"
-        and "includeHeaders" in values
-        and not values.boolean("includeHeaders")
-    ):
-        raise ConfigError(
-            "Option 'includeHeaders'=false writes no headers: leave it out beside 'schemaIdLocation'=header"
-        )
     asked = values.word("delivery") if values.text("delivery") else ""
     formats = parse_write_formats(values, values.text("topic"), "stream" if stream else "batch")
+    if "includeHeaders" in values and not values.boolean("includeHeaders") and _in_headers(values, formats):
+        raise ConfigError(
+            "Option 'includeHeaders'=false writes no headers, which are to name the schemas: leave it out"
+        )
     txn_app_id, txn_version = _txn_options(values, asked)
     exactly_once = asked == _EXACTLY_ONCE if asked else stream or txn_app_id is not None
     topic = values.text("topic")
@@ -83,6 +79,12 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
         delegation_token=values.word(DELEGATION_TOKEN.name),
         formats=formats,
     )
+
+
+def _in_headers(values: OptionValues, formats: WriteFormats) -> bool:
+    """Whether headers say of which schema a record is."""
+    is_azure = formats.registry is not None and formats.registry.type == "azure"
+    return is_azure or values.word("schemaIdLocation") == "header"
 
 
 def _name(values: OptionValues, option: str) -> str | None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, dual_schema_id_deserializer
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -148,6 +149,25 @@ def test_avro_with_a_registry_is_read_by_confluents_deserializer_and_back(spark:
         registry.asked.clear()
         write(frame.limit(2), target, **address, valueFormat="avro")
         assert set(registry.asked) == {f"/subjects/{target.name}-value/versions/latest"}, "no task asks"
+
+
+def test_the_schema_in_a_header_is_read_by_confluents_deserializer_and_back(spark: SparkSession, target: Topic) -> None:
+    headers = F.expr("array(named_struct('key', 'a', 'value', X'01'))")
+    frame = orders(spark).drop("timestamp").withColumn("headers", headers)
+    with schema_registry() as registry:
+        options = {"schema.registry.url": registry.url, "valueFormat": "avro"}
+        write(frame, target, **options, autoRegister="true", schemaIdLocation="header")
+        conf = {"schema.id.deserializer": dual_schema_id_deserializer}
+        deserialize = AvroDeserializer(SchemaRegistryClient({"url": registry.url}), conf=conf)
+        for record in committed_records(target.bootstrap, target.name):
+            assert [name for name, _ in record.headers] == ["a", "__value_schema_id"]
+            context = SerializationContext(target.name, MessageField.VALUE, list(record.headers))
+            value = deserialize(record.value or b"", context)
+            assert value["lines"] == [{"n": value["id"], "nothing": None}]
+        write(frame.drop("headers"), target, **options)
+        reading = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": target.name, **options}
+        back = spark.read.format("pykafka").options(**reading).load().select("value.*")
+        assert sorted(back.collect()) == sorted(frame.drop("headers").collect() * 2), "with header and with prefix"
 
 
 def test_what_cannot_be_encoded_is_said_before_any_task(spark: SparkSession, target: Topic) -> None:

@@ -16,7 +16,7 @@ from spark_connector.formats.record_decoder import column_decoder
 from spark_connector.formats.record_encoder import RecordEncoder, loaded
 from spark_connector.formats.registries import registry_of
 from spark_connector.formats.value_decoder import Decoded, FramedDecoder
-from spark_connector.formats.value_format import AvroSchema, ColumnFormat, RegistrySettings
+from spark_connector.formats.value_format import AvroSchema, ColumnFormat, JsonSchema, RegistrySettings
 from spark_connector.formats.write_format import ColumnWrite, SubjectStrategy, WriteFormats
 from tests.support.azure_schemas import AzureSchemas, azure_schemas
 
@@ -92,3 +92,6 @@ def test_only_values_of_avro(settings: RegistrySettings) -> None:
     for column, format in (("key", "avro"), ("value", "json")):
         with pytest.raises(ConfigError, match="values of format avro only"):
             registry_of(settings).framing(column, format)
+    one = ColumnWrite("json", ("id",), JsonSchema('{"type":"object"}'), auto_register=True)
+    with pytest.raises(ConfigError, match="values of format avro only"):
+        loaded(WriteFormats(value=one, registry=settings), "t", pa.schema([("id", pa.int64())]))

@@ -262,13 +262,13 @@ def test_values_are_framed_as_by_confluents_serializer(registry: Registry, tmp_p
     assert json.loads(ours[5:]) == {name: value for name, value in json.loads(theirs[5:]).items() if value is not None}
     (tmp_path / "s.json").write_text(text)
     for more in (
-        {"schema_id": 2},
+        {"schema_id": "2"},
         {"schema": SchemaSubject("orders-value", "1")},
         {"schema": JsonSchema(text)},
         {"schema": parsed(str(tmp_path / "s.json"))},
     ):
         assert written(registry, **more) == [ours]
-    assert written(registry, None, schema_id=2) == [ours]
+    assert written(registry, None, schema_id="2") == [ours]
 
 
 def parsed(schema: str) -> Any:
@@ -305,9 +305,9 @@ def test_what_cannot_be_is_refused_on_the_driver(registry: Registry) -> None:
         "j", json.dumps({"type": "object", "required": ["x"], "properties": {"x": {}}}), schemaType="JSON"
     )
     with pytest.raises(ConfigError, match="requires the field x, which no column has"):
-        written(registry, schema_id=number)
+        written(registry, schema_id=str(number))
     with pytest.raises(ConfigError, match="set one of 'valueSchema' and 'valueSchemaId'"):
-        written(registry, schema_id=number, schema=JsonSchema("{}"))
+        written(registry, schema_id=str(number), schema=JsonSchema("{}"))
     with pytest.raises(ConfigError, match="'autoRegister' needs 'valueSchema': a JSON Schema"):
         written(registry, auto_register=True)
     options = {"kafka.bootstrap.servers": "h:1", "topic": "t", "valueFormat": "json", "valueSchema": "{}"}

@@ -170,6 +170,19 @@ def test_times_beyond_microseconds_are_bad() -> None:
     assert "beyond all timestamps" in decoded.bad[0]
 
 
+def test_a_value_that_is_cut_off_makes_no_longer_one_bad(registry: Registry) -> None:
+    schema = flights()
+    leg = GetMessageClass(message_of(ProtobufSchema(schema.descriptors, "t.Flight.Leg")))
+    client, context = SchemaRegistryClient({"url": registry.url}), SerializationContext("t", MessageField.VALUE)
+    whole = ProtobufSerializer(leg, client, {"use.deprecated.format": False})(leg(to="X"), context)
+    assert whole is not None
+    given = {**READ, "valueMessage": "t.Flight.Leg", "schema.registry.url": registry.url}
+    decoder = decoders(loaded(parse_options(given, Mode.BATCH).formats, ["t"]))["value"]
+    for end in (5, 6, 7):
+        decoded = decoder.decode(pa.array([whole[:end], whole, whole[:end], whole], pa.binary()))
+        assert list(decoded.bad) == [0, 2]
+
+
 def test_values_of_confluents_serializer(registry: Registry) -> None:
     """Each group of rows with one prefix; other messages, unknown ids and other bytes are bad."""
     schema = flights()

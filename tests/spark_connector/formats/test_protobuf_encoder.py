@@ -76,7 +76,7 @@ def test_bytes_are_those_of_confluents_serializer(registry: Registry, tmp_path: 
     (tmp_path / "t.desc").write_bytes(schema.descriptors)
     file = SchemaFile(str(tmp_path / "t.desc"))
     assert written(registry, message="Flight") == theirs
-    assert written(registry, message="t.Flight", schema_id=1) == theirs
+    assert written(registry, message="t.Flight", schema_id="1") == theirs
     assert theirs[1] == b"\0\0\0\0\1\x02\x02"
     registry.register("t-value", base64.b64encode(file_of(schema)).decode(), schemaType="PROTOBUF")
     assert [one and one[5:] for one in written(registry, schema=file, message="Flight")] == [

@@ -113,7 +113,7 @@ def test_the_latest_version_of_the_subject_or_the_one_that_is_named(registry: Re
 def test_the_id_that_is_named(registry: Registry) -> None:
     registry.register("anything", '"int"')
     number = registry.register("orders-value", ORDER)  # Confluent's serializer asks for its version there
-    expected = theirs(registry, None, use_schema_id=str(number), auto_register_schemas=False)
+    expected = theirs(registry, None, use_schema_id=number, auto_register_schemas=False)
     assert ours(chosen(registry, replace(AVRO, schema_id=str(number)), SinkColumn("value", None))) == expected
     with pytest.raises(ConfigError, match="Schema 9 not found"):
         chosen(registry, replace(AVRO, schema_id="9"))

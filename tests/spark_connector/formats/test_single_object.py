@@ -14,6 +14,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from broker.errors import ConfigError
 from spark_connector.formats import single_object
+from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.record_decoder import column_decoder, loaded
 from spark_connector.formats.record_encoder import RecordEncoder
 from spark_connector.formats.record_encoder import loaded as write_loaded
@@ -140,6 +141,17 @@ def test_files_of_other_than_one_record_and_broken_ones_are_bad(monkeypatch: pyt
     assert "inflated" in found.bad[4]
     assert "the codec bzip2; null and deflate are read" in found.bad[5]
     assert found.column.to_pylist()[-1] == {"id": 1, "s": "x"}
+
+
+def test_files_of_thousands_of_schemas_take_little_memory() -> None:
+    decoder = column_decoder(CONTAINER)
+    assert isinstance(decoder, AvroDecoder)
+    for n in range(0, 2400, 100):
+        values = [container(V1.replace('"id"', f'"id{m}"'), {f"id{m}": 1}) for m in range(n, n + 100)]
+        assert len(decoder.decode(pa.array([*values, container(V1, {"id": n})])).bad) == 100
+    assert len(decoder._programs) <= 1000
+    assert decoder.was_written("id")
+    assert not decoder.was_written("s")
 
 
 def test_java_reads_what_we_write_and_we_what_java_writes(java: AvroJava) -> None:

@@ -14,6 +14,7 @@ from spark_connector.loads.plan import plan_load
 from spark_connector.loads.reading import describe_changes, reading_of
 from spark_connector.loads.request import LoadRequest
 from spark_connector.maintenance import history, rewind, verify
+from spark_connector.options import registry_options
 from spark_connector.options.option_table import OPTIONS
 from tests.support.kafka import Kafka, await_markers
 from tests.support.plain_loads import PlainLoads, open_files
@@ -37,8 +38,8 @@ NOT_KEPT = {
         "fetchOffset.numRetries",
         "fetchOffset.retryIntervalMs",
     ),
-    *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic", "schema.registry.basic.auth.user.info"),
-    *("schema.registry.bearer.auth.token", "schema.registry.ssl.ca.location"),
+    *("kafkaConsumer.pollTimeoutMs", "badRecordsTopic"),
+    *registry_options.ACCESS,
     # from where the same records are read
     *("archive", "archive.url", "archive.cluster", "archive.option.*"),
     # the table of a load that is read with its topic: a load reads topics only
