@@ -8,9 +8,9 @@ table; a test compares them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.errors import ConfigError
@@ -22,21 +22,21 @@ LOGIN_HANDLERS: Final = ("OAuthBearerLoginCallbackHandler", "OAuthBearerUnsecure
 """Kafka's classes that do what is done here; brokers may name them, too."""
 _IAM: Final = "IAMLoginModule"
 _PROVIDER: Final = "sasl.oauthbearer.token.provider"
-_SAME: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class ForeignLogin(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class ForeignLogin:
     """Classes of one jar; their options by what becomes of them. A name that ends in * stands for all that begin so."""
 
     classes: tuple[str, ...]
     """Without packages: handlers, retrievers and login modules."""
     provider: str | None
     """None: what would be used without the class."""
-    options: Mapping[str, str] = _SAME
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Theirs → ours."""
     ignored: tuple[str, ...] = ()
     """They change nothing that matters here: how often is tried, what is logged."""
-    refused: Mapping[str, str] = _SAME
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """→ what to set."""
 
 
@@ -76,6 +76,7 @@ _MICROSOFT: Final = ForeignLogin(
     {"azure.*": "give azure-identity its credentials in the environment: AZURE_CLIENT_ID, AZURE_TENANT_ID, …"},
 )
 _IN_ENDPOINT: Final = "use the credentials of a client, oauth.client.id and oauth.client.secret, or a file of tokens"
+_USUAL_GRANT: Final = ("oauth.client.credentials.grant.type", "client_credentials")
 _STRIMZI: Final = ForeignLogin(
     ("JaasClientOauthLoginCallbackHandler",),
     "oidc",
@@ -100,7 +101,7 @@ _STRIMZI: Final = ForeignLogin(
         "oauth.refresh.token*": _IN_ENDPOINT,
         "oauth.password.grant.*": _IN_ENDPOINT,
         "oauth.client.assertion*": _IN_ENDPOINT,
-        "oauth.client.credentials.grant.type": _IN_ENDPOINT,
+        _USUAL_GRANT[0]: _IN_ENDPOINT,
         "oauth.ssl.endpoint.identification.algorithm": "give the identity provider a certificate for its host's name",
     },
 )
@@ -160,15 +161,15 @@ def _check_mechanism(mechanism: str | None, module: LoginModule | None, names: l
 def _translated(login: ForeignLogin, given: Mapping[str, str]) -> Translated:
     options: dict[str, str] = {}
     for name, value in given.items():
-        if why := _match(login.refused, name):
-            if name == "oauth.client.credentials.grant.type" and value == "client_credentials":
-                continue
-            raise ConfigError(f"sasl.jaas.config: {name} is not supported: {why}")
         if ours := _match(login.options, name):
             options[ours] = (
                 Path(value).absolute().as_uri() if name.endswith(".location") and ours == file.URL else value
             )
-        elif not _match(dict.fromkeys(login.ignored, "ignored"), name):
+        elif _match(dict.fromkeys(login.ignored, "ignored"), name) or (name, value) == _USUAL_GRANT:
+            continue
+        elif why := _match(login.refused, name):
+            raise ConfigError(f"sasl.jaas.config: {name} is not supported: {why}")
+        else:
             raise ConfigError(
                 f"sasl.jaas.config: {name} is no option that is known of {login.classes[-1]}; there are "
                 f"{', '.join(login.options) or 'none'}"
@@ -179,7 +180,8 @@ def _translated(login: ForeignLogin, given: Mapping[str, str]) -> Translated:
             f"{_PROVIDER}=aws-msk with aws.profile and aws.role.arn for the role as seen from the profile"
         )
     if "oauth.access.token.location" in given:
-        return Translated("file", {name: value for name, value in options.items() if name == file.URL})
+        kept = {name: value for name, value in options.items() if name == file.URL or name.startswith("extension_")}
+        return Translated("file", kept)
     return Translated(login.provider, options)
 
 

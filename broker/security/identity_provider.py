@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 MAX_BYTES: Final = 1024 * 1024
+_PROTOCOL: Final = "ssl.protocol"
+"""Configurations of Java say SSL or TLS there; what is spoken is always TLS, 1.2 or newer."""
 _ERROR_CODE = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
@@ -80,7 +82,7 @@ def provider_context(options: Mapping[str, str], where: str) -> ssl.SSLContext:
     """For https: the `ssl.…` options of a JAAS configuration name stores, as in Kafka; by default the operating
     system's authorities are trusted. Raises ConfigError."""
     known = settings_of(StoreSettings)
-    own = {name: text for name, text in options.items() if name.startswith("ssl.")}
+    own = {name: text for name, text in options.items() if name.startswith("ssl.") and name != _PROTOCOL}
     if unknown := [name for name in own if name not in known]:
         raise ConfigError(f"{where}: {unknown[0]} is not supported; there are {', '.join(known)}")
     stores = parse_properties(StoreSettings, own)

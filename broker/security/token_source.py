@@ -146,7 +146,8 @@ class TokenSource:
                 self._held = self._held._replace(renew_at=now + _RETRY_S)
                 return self._held.provided
             raise self._failure(error) from None
-        lifetime_s = _lifetime_s(provided.token, self._clock) or provided.lifetime_s
+        told = (_lifetime_s(provided.token, self._clock), provided.lifetime_s)
+        lifetime_s = min((one for one in told if one), default=0.0)
         self.principal = provided.principal or self.principal
         self._held = _Held(provided, now + lifetime_s * _RENEW_AT, now + lifetime_s) if lifetime_s > 0 else _NONE
         return provided

@@ -14,7 +14,7 @@ from broker.client.client_settings import ClientSettings
 from broker.clock import ManualClock
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed
 from broker.security.access_token import read_unsigned
-from broker.security.oauthbearer import TokenLogin
+from broker.security.oauthbearer import ClientFirst, TokenLogin
 from broker.security.token_providers.file import URL
 from broker.security.token_providers.provider_table import find_provider, usual_provider
 from broker.security.token_source import TokenSource
@@ -119,7 +119,7 @@ class TestAnEndpoint:
     def test_is_asked_over_tls_if_it_is_trusted(self, tmp_path: Path) -> None:
         files = Certificates.make(tmp_path)
         with IdentityProvider(files.server) as provider:
-            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca)}
+            own = {**CREDENTIALS, "ssl.truststore.location": str(files.ca), "ssl.protocol": "SSL"}
             assert token_source(provider.token_url, own).token()
             with pytest.raises(ConnectionFailed, match="certificate verify failed"):
                 token_source(provider.token_url, CREDENTIALS).token()
@@ -156,6 +156,26 @@ class TestAnEndpoint:
         source = token_source(provider.token_url, CREDENTIALS)
         assert [source.token(), source.token()] == ["opaque", "opaque"]
         assert len(asked) == requests
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"sasl.jaas.config": f'{MODULE} extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1";'},
+        {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-1"},
+        {
+            "sasl.jaas.config": f'{MODULE} extension_logicalCluster="lkc-0" extension_identityPoolId="pool-1";',
+            "sasl.oauthbearer.extensions": "logicalCluster=lkc-1",
+        },
+    ],
+)
+def test_the_extensions_of_confluent_cloud_are_sent_beside_the_token(spelling: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("opaque")
+    found = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", URL: (tmp_path / "token").as_uri()}
+    login = ClientSettings.from_properties({**found, **spelling}).login()
+    assert isinstance(login, TokenLogin)
+    sent = ClientFirst.parse(next(login.begin("h")))  # as a broker reads it
+    assert (sent.token, sent.extensions) == ("opaque", {"logicalCluster": "lkc-1", "identityPoolId": "pool-1"})
 
 
 class TestAFile:

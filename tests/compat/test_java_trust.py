@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from broker.client.cluster import Cluster
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import PRINCIPAL, Guarded, GuardedBroker
@@ -446,8 +447,11 @@ class TestTokens:
         return properties
 
     def test_a_client_is_who_its_token_says(self, token_java: KafkaJava, login: Login) -> None:
-        credentials = f'clientId="{CLIENT_ID}" clientSecret="{CLIENT_SECRET}" extension_purpose="test"'
-        producer = token_java.producer(login(credentials))
+        pool = 'extension_logicalCluster="lkc-1" extension_identityPoolId="pool-1"'  # as Confluent Cloud asks for them
+        settings = login(f'clientId="{CLIENT_ID}" clientSecret="{CLIENT_SECRET}" {pool}')
+        with Cluster(settings) as ours:
+            assert ours.cluster_id()
+        producer = token_java.producer(settings)
         assert producer.send(token_java.record("tokens", b"x")).get().offset() == 0
 
     def test_who_gets_no_token_makes_no_client(self, token_java: KafkaJava, login: Login) -> None:

@@ -25,7 +25,7 @@ class ProvidedToken(NamedTuple):
 
     token: str
     lifetime_s: float = 0.0
-    """Seconds that it is valid from now on. 0: what the token itself says (a JWT's exp), or else one login."""
+    """Seconds that it is valid from now on, if a JWT's exp is not sooner. 0: as the JWT says, or else for one login."""
     extensions: Mapping[str, str] = MappingProxyType({})
     """SASL extensions to send with it (KIP-342)."""
     principal: str = ""
