@@ -1,7 +1,7 @@
 """The page on orchestrators: its asset and its DAG, run by Dagster and by Airflow; its units and its Job, as read.
 
 Each orchestrator has an environment of its own, made once in the user's cache: Dagster takes half a minute, Airflow
-more than one, so that it is slow. They run the real `pykafka load`, with a Spark for the load that finds records.
+more than one, so that it is slow. They run the real `pykafka load`, of so few records that it needs no Spark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +30,25 @@ PAGE = ROOT / "docs" / "how-to" / "orchestrators.md"
 DAGSTER, AIRFLOW = "dagster==1.13.28", "apache-airflow==3.3.2"
 
 RUN_ASSET = """
-import json, sys, asset, dagster
-with dagster.DagsterInstance.ephemeral() as instance:
-    run = dagster.materialize([asset.flights], instance=instance, raise_on_error=False)
-events = [event.event_type_value for event in run.all_events]
-made = [one.materialization.metadata for one in run.get_asset_materialization_events()]
-rows = made[0]["rows"].value if made else None
-print(json.dumps([run.success, events.count("STEP_UP_FOR_RETRY"), rows]))
+import json, os, sys, asset, dagster
+load = asset.LOAD
+for bootstrap, options in json.loads(sys.argv[1]):
+    os.environ["PYKAFKA_BOOTSTRAP_SERVER"], asset.LOAD = bootstrap, load + options
+    with dagster.DagsterInstance.ephemeral() as instance:
+        run = dagster.materialize([asset.flights], instance=instance, raise_on_error=False)
+    retries = [event for event in run.all_events if event.event_type_value == "STEP_UP_FOR_RETRY"]
+    rows = [one.materialization.metadata["rows"].value for one in run.get_asset_materialization_events()]
+    print("OUTCOME", json.dumps([run.success, len(retries), rows]))
 """
 RUN_DAG = """
-import json, os, sys
-sys.path.insert(0, os.environ["AIRFLOW_HOME"] + "/dags")
-import asset
-(load,) = asset.nightly().test().get_task_instances()
-print(json.dumps([load.state == "success", load.try_number - 1, load.xcom_pull(task_ids="load")]))
+import json, os, sys, asset
+load = asset.LOAD
+for bootstrap, options in json.loads(sys.argv[1]):
+    os.environ["PYKAFKA_BOOTSTRAP_SERVER"], asset.LOAD = bootstrap, load + options
+    (task,) = asset.nightly().test().get_task_instances()
+    rows = [task.xcom_pull(task_ids="load")] if task.state == "success" else []
+    print("OUTCOME", json.dumps([task.state == "success", task.try_number - 1, rows]))
 """
-
-Outcome = tuple[bool, int, int | None]
-"""Whether it succeeded, retries, rows."""
 
 
 def code_of(word: str) -> str:
@@ -56,58 +56,65 @@ def code_of(word: str) -> str:
     return found
 
 
-def orchestrated(
-    python: Path, home: Path, run: str, code: str, waits: tuple[str, str], topic: str
-) -> Callable[[str, str], Outcome]:
-    """What runs the code of the page for a topic, with the address of brokers and with more options of the load."""
-    (home / "dags").mkdir()
-    fast = code.replace(*waits).replace("retries=5", "retries=1").replace("--topic flights", f"--topic {topic}")
-    assert fast.count("retries=1") == 1
-    environment = {**users_environment(), "AIRFLOW_HOME": str(home), "PYTHONPATH": str(home / "dags")}
-    environment |= {"AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
-
-    def asked(*arguments: str, **more: str) -> str:
-        done = subprocess.run(
-            [python, *arguments], cwd=home, env={**environment, **more}, capture_output=True, text=True, timeout=280
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout
-
-    def outcome(bootstrap: str, options: str) -> Outcome:
-        text = fast.replace(" --json", f" --json --master local[1] {options}".rstrip())
-        (home / "dags" / "asset.py").write_text(text, encoding="utf-8")
-        if run is RUN_DAG:
-            for command in ("db migrate", "dags reserialize"):
-                asked("-m", "airflow", *command.split())
-        printed = asked("-c", run, PYKAFKA_BOOTSTRAP_SERVER=bootstrap)
-        success, retries, rows = json.loads(printed.splitlines()[-1])
-        return success, retries, rows
-
-    return outcome
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("package", "run", "word", "waits"),
+    ("package", "run", "word", "waits", "before"),
     [
-        pytest.param(DAGSTER, RUN_ASSET, "import dagster", ("delay=60", "delay=0.01"), id="dagster"),
-        pytest.param(AIRFLOW, RUN_DAG, "import dag", ("minutes=1", "seconds=1"), id="airflow", marks=pytest.mark.slow),
+        pytest.param(DAGSTER, RUN_ASSET, "import dagster", ("delay=60", "delay=0.01"), (), id="dagster"),
+        pytest.param(
+            *(AIRFLOW, RUN_DAG, "import dag,", ("minutes=1", "seconds=1"), ("db migrate", "dags reserialize")),
+            id="airflow",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_orchestrator_loads_tries_again_what_heals_and_gives_up_what_does_not(
-    broker: Kafka, topic: str, tmp_path: Path, package: str, run: str, word: str, waits: tuple[str, str]
+    broker: Kafka,
+    topic: str,
+    tmp_path: Path,
+    package: str,
+    run: str,
+    word: str,
+    waits: tuple[str, str],
+    before: tuple[str, ...],
 ) -> None:
     try:
         python = python_with(THIS, package)
     except Unavailable as error:
         give_up(str(error))
     TopicData(broker.bootstrap, topic, partitions=1).produce(3)
-    outcome = orchestrated(python, tmp_path, run, code_of(word), waits, topic)
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    code = (
+        code_of(word).replace(*waits).replace("retries=5", "retries=1").replace("--topic flights", f"--topic {topic}")
+    )
+    (folder / "asset.py").write_text(code, encoding="utf-8")
+    environment = {**users_environment(), "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(folder)}
+    environment |= {"AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+
+    def asked(*arguments: str) -> str:
+        done = subprocess.run(
+            [python, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    for command in before:
+        asked("-m", "airflow", *command.split())
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    assert outcome(nobody, "--option kafka.default.api.timeout.ms=200") == (False, 1, None), "75: tried again"
-    assert outcome(broker.bootstrap, "--option nonsense=1") == (False, 0, None), "2: given up at once"
-    assert outcome(broker.bootstrap, "") == (True, 0, 3)
-    assert outcome(broker.bootstrap, "") == (True, 0, 0), "nothing is there twice"
+    cases = [
+        (nobody, " --option kafka.default.api.timeout.ms=200"),
+        (broker.bootstrap, " --option nonsense=1"),
+        (broker.bootstrap, ""),
+        (broker.bootstrap, ""),
+    ]
+    outcomes = [json.loads(one) for one in re.findall(r"^OUTCOME (.*)$", asked("-c", run, json.dumps(cases)), re.M)]
+    assert outcomes == [
+        [False, 1, []],  # 75: tried again
+        [False, 0, []],  # 2: given up at once
+        [True, 0, [3]],
+        [True, 0, [0]],  # nothing is there twice
+    ]
 
 
 def fences(language: str) -> list[str]:

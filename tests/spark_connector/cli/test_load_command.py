@@ -257,6 +257,24 @@ def test_the_exit_status_says_whether_running_it_again_helps(
     assert str(error) in error_of("load", *arguments, status=status)
 
 
+@pytest.mark.slow
+def test_of_loads_of_one_group_at_the_same_time_one_is_committed_and_the_others_may_run_again(
+    broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """As when two schedulers start them; so few records need no Spark."""
+    TopicData(broker.bootstrap, topic, partitions=1).produce(200)
+    place = ["--topic", topic, "--to", str(tmp_path / "out"), "--group", "g", "-b", broker.bootstrap]
+    rivals = [
+        subprocess.Popen([*COMMAND, *place], cwd=ROOT, env=environment(), stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    said = [rival.communicate(timeout=250)[1].decode() for rival in rivals]
+    assert {rival.returncode for rival in rivals} <= {0, WAIT}, said
+    assert all("run it again" in told for rival, told in zip(rivals, said, strict=True) if rival.returncode == WAIT)
+    assert pyarrow.dataset.dataset(tmp_path / "out", format="parquet").count_rows() == 200
+    again = run(*place)
+    assert (again.returncode, again.stdout.split(";")[0]) == (0, "Nothing new for group g")
+
+
 @pytest.mark.parametrize(
     ("arguments", "refused"),
     [
