@@ -19,6 +19,7 @@ import pytest
 
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process, randomness
+from tests.support.aws_profiles import aws_profiles
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
 from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
@@ -310,7 +311,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, realm: Path) -> Iterator[Spa
         .config("spark.sql.session.timeZone", "UTC")
         .config(map={**SMALL_QUERIES})
     )
-    with foretold(realm):  # the variables of Python workers are those of the JVM
+    with foretold(realm), aws_profiles(realm):  # the variables of Python workers are those of the JVM
         session = builder.getOrCreate()
     yield session
     session.stop()

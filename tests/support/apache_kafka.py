@@ -43,10 +43,17 @@ class ApacheKafka:
     """`with ApacheKafka(home, directory, settings)`: it runs until the end of the block.
 
     `settings` are the broker's; `listeners` and `listener.security.protocol.map` as for one of ours, with ports 0.
+    `classes`: a directory of classes that the settings name.
     """
 
     def __init__(
-        self, home: Path, directory: Path, settings: Mapping[str, str], *, java_options: Sequence[str] = ()
+        self,
+        home: Path,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        java_options: Sequence[str] = (),
+        classes: Path | None = None,
     ) -> None:
         named = [text.removesuffix(":0").split("://") for text in settings["listeners"].split(",")]
         *ports, controller = free_ports(len(named) + 1)
@@ -63,7 +70,7 @@ class ApacheKafka:
             "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{settings['listener.security.protocol.map']}",
             "log.dirs": str(directory / "data"),
         }
-        self._java = ["java", *_JVM, *java_options, "-cp", f"{home / 'libs'}/*"]
+        self._java = ["java", *_JVM, *java_options, "-cp", f"{home / 'libs'}/*:{classes or ''}"]
 
     @property
     def output(self) -> str:

@@ -100,7 +100,7 @@ class Kdc:
         site = gssapi_site()
         if site is not None:
             wanted["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with _changed_environment(wanted):
+        with changed_environment(wanted):
             yield
 
     def principal(self, name: str, *options: str) -> Path:
@@ -175,7 +175,7 @@ def foretold(directory: Path) -> Iterator[None]:
     site = directory / _SITE
     site.mkdir(exist_ok=True)  # Python forgets a directory of its path that was not there
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
-    with _changed_environment({**_variables(directory), "PYTHONPATH": path}):
+    with changed_environment({**_variables(directory), "PYTHONPATH": path}):
         yield
 
 
@@ -252,7 +252,8 @@ def _packages() -> Path:
 
 
 @contextlib.contextmanager
-def _changed_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def changed_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Of this process, for the block."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

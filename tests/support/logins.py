@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from broker.security.delegation_token_state import IssuedToken
 from broker.security.scram import ScramMechanism
 from tests.conftest import SESSION_SETTINGS
 from tests.support.apache_kafka import ApacheKafka, kafka_home
+from tests.support.aws_profiles import ACCESS_KEY, LOADER, REGION, STRANGER, aws_profiles
 from tests.support.broker_process import BrokerProcess
 from tests.support.identity_provider import AUDIENCE, CLIENT_ID, CLIENT_SECRET, ISSUER, IdentityProvider
 from tests.support.kerberos import SERVICE, Kdc, keytab_module, principal_of
@@ -166,6 +168,27 @@ def _by_delegation_token(broker: LoginBroker, right: bool) -> dict[str, str]:
     }
 
 
+def _by_own_provider(broker: LoginBroker, right: bool) -> dict[str, str]:
+    file = broker.directory / f"vault-{right}"
+    file.write_text(broker.provider.token("ben", **({} if right else {"aud": "elsewhere"})))
+    return {
+        **_address(broker, "SASL_SSL"),
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.provider": "tests.support.company_tokens:read",
+        "sasl.jaas.config": f'{_OAUTH}.OAuthBearerLoginModule required vault="{file}";',
+    }
+
+
+def _by_iam(broker: LoginBroker, right: bool) -> dict[str, str]:
+    return {
+        **_address(broker, "IAM"),
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.provider": "aws-msk",
+        "aws.region": REGION,
+        "aws.profile": LOADER if right else STRANGER,
+    }
+
+
 def _by_certificate(broker: LoginBroker, right: bool) -> dict[str, str]:
     certificates = broker.certificates
     return {
@@ -218,6 +241,19 @@ LOGINS = (
     ),
     Login("certificate", "`security.protocol=SSL`, `ssl.keystore.location`", "carol", _by_certificate),
     Login(
+        "own-provider",
+        "`sasl.mechanism=OAUTHBEARER`, `sasl.oauthbearer.token.provider=module:function`, over TLS",
+        "ben",
+        _by_own_provider,
+    ),
+    Login(
+        "aws-msk",
+        "`sasl.mechanism=OAUTHBEARER`, `sasl.oauthbearer.token.provider=aws-msk`, over TLS; the brokers look at a "
+        "token as MSK does, but for its signature",
+        ACCESS_KEY,
+        _by_iam,
+    ),
+    Login(
         "keytab",
         "`sasl.mechanism=GSSAPI`, `Krb5LoginModule` with a keytab",
         "etl",
@@ -251,6 +287,7 @@ _LISTENERS = {
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "SASL_SSL": "SASL_SSL",
     "MTLS": "SSL",
+    "IAM": "SASL_SSL",
     "KERBEROS": "SASL_PLAINTEXT",
 }
 
@@ -271,6 +308,7 @@ def _settings(certificates: Certificates, provider: IdentityProvider, kdc: Kdc |
         "listener.name.mtls.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "delegation.token.secret.key": "a secret of the tests",
+        "listener.name.iam.sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.oauthbearer.jwks.endpoint.url": provider.keys_url,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "sasl.oauthbearer.expected.issuer": ISSUER,
@@ -302,16 +340,16 @@ def _kafkas_own() -> dict[str, str]:
     }
     return {
         f"listener.name.{name}.{mechanism}.sasl.jaas.config": f"{_MODULES}.{module};"
-        for name in ("sasl_plaintext", "sasl_ssl")
+        for name in ("sasl_plaintext", "sasl_ssl", "iam")
         for mechanism, module in modules.items()
-    }
+    } | {"listener.name.iam.oauthbearer.sasl.server.callback.handler.class": "IamTokens"}
 
 
 @contextlib.contextmanager
 def login_broker(directory: Path, kind: str, kdc: Kdc | None) -> Iterator[LoginBroker]:
     """`kind`: one of `kinds()`. This process is to be in the realm of `kdc`."""
     certificates = Certificates.make(directory)
-    with IdentityProvider() as provider:
+    with IdentityProvider() as provider, aws_profiles(directory):
         settings = {**SESSION_SETTINGS, **_settings(certificates, provider, kdc)}
         running = _ours(directory, settings) if kind == OURS else _apache(directory, settings, provider, kdc)
         with running as listeners:
@@ -339,9 +377,13 @@ def kinds() -> list[str]:
     return [OURS] if kafka_home() is None else [OURS, APACHE]
 
 
+class _IamBroker(BrokerProcess):
+    module = "tests.support.iam_broker"
+
+
 @contextlib.contextmanager
 def _ours(directory: Path, settings: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    with BrokerProcess(directory / "data", settings, standalone=True) as broker:
+    with _IamBroker(directory / "data", settings, standalone=True) as broker:
         yield broker.listeners
     assert "Traceback" not in broker.output, broker.output[-4_000:]
 
@@ -354,5 +396,9 @@ def _apache(
     assert home is not None
     options = [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={provider.keys_url}"]
     options += [f"-Djava.security.krb5.conf={kdc.config}"] if kdc is not None else []
-    with ApacheKafka(home, directory / "kafka", {**settings, **_kafkas_own()}, java_options=options) as kafka:
+    classes = directory / "classes"
+    source = Path(__file__).with_name("IamTokens.java")
+    subprocess.run(["javac", "-proc:none", "-cp", f"{home / 'libs'}/*", "-d", str(classes), str(source)], check=True)
+    wanted = {**settings, **_kafkas_own()}
+    with ApacheKafka(home, directory / "kafka", wanted, java_options=options, classes=classes) as kafka:
         yield kafka.listeners
