@@ -19,10 +19,11 @@ import pytest
 
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process, randomness
+from tests.support.aws_profiles import aws_profiles
 from tests.support.broker_process import BrokerProcess
 from tests.support.guarded import ForeignGuarded, Guarded, GuardedBroker, foreign_addresses
 from tests.support.kafka import RUN, VARIABLE, ExternalKafka, Kafka, external_kafka, tidy
-from tests.support.kerberos import SERVICE, Kdc, gssapi_site
+from tests.support.kerberos import SERVICE, Kdc, foretold
 from tests.support.requirements import Unavailable, give_up
 from tests.support.source_tree import ROOT
 from tests.support.spark_home import SMALL_QUERIES, shared_spark_home
@@ -161,11 +162,16 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
-    """A Kerberos realm for the whole session; `with kdc.entered():` is needed to be in it."""
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the KDC, which only some tests start."""
+    return tmp_path_factory.mktemp("kdc")
+
+
+@pytest.fixture(scope="session")
+def kdc(realm: Path) -> Iterator[Kdc]:
+    """A Kerberos realm for the whole session, that of the `spark` fixture; `with kdc.entered():` for this process."""
     try:
-        with Kdc(tmp_path_factory.mktemp("kdc")) as started:
-            gssapi_site()
+        with Kdc(realm) as started:
             started.principal(SERVICE)
             yield started
     except Unavailable as error:
@@ -286,13 +292,13 @@ def unique_name(text: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, realm: Path) -> Iterator[SparkSession]:
     """One local Spark session of two cores for all tests of the process."""
     # Half a second of import that tests without Spark need not pay.
     from pyspark.sql import SparkSession
 
     scratch = tmp_path_factory.mktemp("spark")
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("pykafka-tests")
         .config("spark.ui.enabled", "false")
@@ -306,7 +312,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config(map={**SMALL_QUERIES})
-        .getOrCreate()
     )
+    with foretold(realm), aws_profiles(realm):  # the variables of Python workers are those of the JVM
+        session = builder.getOrCreate()
     yield session
     session.stop()

@@ -19,7 +19,7 @@ from broker.client.cluster import Cluster
 from broker.errors import PykafkaError
 from spark_connector.worker_clients import worker_clients
 from tests.support.broker_process import BrokerProcess
-from tests.support.login_uses import RECORDS, USES, Use
+from tests.support.login_uses import RECORDS, USES, Use, uses_of
 from tests.support.logins import LOGINS, Login, LoginBroker, kinds, login_broker
 from tests.support.topics import Topic
 
@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", params=kinds())
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoginBroker]:
-    with login_broker(tmp_path_factory.mktemp("logins"), request.param) as found:
+    try:
+        kdc = request.getfixturevalue("kerberos")
+    except pytest.skip.Exception:
+        kdc = None
+    with login_broker(tmp_path_factory.mktemp("logins"), request.param, kdc) as found:
         yield found
         worker_clients().close()
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("login", LOGINS, ids=str)
+@pytest.mark.parametrize(("login", "use"), [(one, use) for one in LOGINS for use in uses_of(one)], ids=str)
 def test_use(
     broker: LoginBroker,
     own_broker: BrokerProcess,
@@ -48,11 +51,11 @@ def test_use(
 ) -> None:
     made = Topic(broker.bootstrap, topic)
     made.number(RECORDS)
-    USES[use](Use(login.client(broker), made, group, tmp_path, spark, own_broker.bootstrap))
+    USES[use](Use(login.client(broker), login.options, made, group, tmp_path, spark, own_broker.bootstrap))
 
 
 @pytest.mark.parametrize("login", LOGINS, ids=str)
 def test_with_a_wrong_secret_nobody_comes_in(broker: LoginBroker, login: Login) -> None:
     wrong = {**login.client(broker, right=False), "default.api.timeout.ms": 2_000}
-    with Cluster(wrong) as cluster, pytest.raises(PykafkaError, match=r"(?i)authentication|certificate|token"):
+    with Cluster(wrong) as cluster, pytest.raises(PykafkaError, match=r"(?i)authentication|certificate|token|Kerberos"):
         cluster.brokers()

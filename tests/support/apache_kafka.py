@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,12 +43,21 @@ class ApacheKafka:
     """`with ApacheKafka(home, directory, settings)`: it runs until the end of the block.
 
     `settings` are the broker's; `listeners` and `listener.security.protocol.map` as for one of ours, with ports 0.
+    `classes`: a directory of classes that the settings name.
     """
 
-    def __init__(self, home: Path, directory: Path, settings: Mapping[str, str], *, java_options: str = "") -> None:
-        names = [text.partition("://")[0] for text in settings["listeners"].split(",")]
-        *ports, controller = free_ports(len(names) + 1)
-        self.listeners = {name: f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+    def __init__(
+        self,
+        home: Path,
+        directory: Path,
+        settings: Mapping[str, str],
+        *,
+        java_options: Sequence[str] = (),
+        classes: Path | None = None,
+    ) -> None:
+        named = [text.removesuffix(":0").split("://") for text in settings["listeners"].split(",")]
+        *ports, controller = free_ports(len(named) + 1)
+        self.listeners = {name: f"{host}:{port}" for (name, host), port in zip(named, ports, strict=True)}
         self._directory = directory
         self._settings = {
             **_ONE_NODE,
@@ -61,7 +70,7 @@ class ApacheKafka:
             "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{settings['listener.security.protocol.map']}",
             "log.dirs": str(directory / "data"),
         }
-        self._java = ["java", *_JVM, *java_options.split(), "-cp", f"{home / 'libs'}/*"]
+        self._java = ["java", *_JVM, *java_options, "-cp", f"{home / 'libs'}/*:{classes or ''}"]
 
     @property
     def output(self) -> str:

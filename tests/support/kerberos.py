@@ -36,6 +36,7 @@ _PACKAGES = (
     "libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0"
 ).split()
 _GSSAPI = "gssapi>=1.12"
+_SITE = "site"
 _BUILD_TIMEOUT_S = 1500  # a minute and a half where nothing else runs
 _COMMAND_TIMEOUT_S = 30
 
@@ -57,6 +58,11 @@ class Kdc:
         (self.port,) = free_ports(1)
         self._write_configuration()
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "of the database")
+        if (site := gssapi_site()) is not None:
+            foretold = self.directory / _SITE
+            foretold.mkdir(exist_ok=True)
+            for entry in site.iterdir():
+                (foretold / entry.name).symlink_to(entry)
         self.start()
         return self
 
@@ -87,12 +93,7 @@ class Kdc:
         return {**os.environ, **self.variables(), "LD_LIBRARY_PATH": self._libraries}
 
     def variables(self) -> dict[str, str]:
-        return {
-            "KRB5_CONFIG": str(self.config),
-            "KRB5_KDC_PROFILE": str(self.directory / "kdc.conf"),
-            "KRB5CCNAME": f"FILE:{self.directory / 'no-tickets'}",
-            "KRB5RCACHENAME": f"file2:{self.directory / 'replays'}",
-        }
+        return _variables(self.directory)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -101,7 +102,7 @@ class Kdc:
         site = gssapi_site()
         if site is not None:
             wanted["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with _changed_environment(wanted):
+        with changed_environment(wanted):
             yield
 
     def principal(self, name: str, *options: str) -> Path:
@@ -168,6 +169,25 @@ class Kdc:
             f"[dbmodules]\n db_module_dir = {modules}\n"
             f"[logging]\n kdc = FILE:{self.directory}/kdc.log\n"
         )
+
+
+@contextlib.contextmanager
+def foretold(directory: Path) -> Iterator[None]:
+    """What is started now will be in the realm of a `Kdc(directory)`, and able to import `gssapi`, should one come."""
+    site = directory / _SITE
+    site.mkdir(exist_ok=True)  # Python forgets a directory of its path that was not there
+    path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(site)]))
+    with changed_environment({**_variables(directory), "PYTHONPATH": path}):
+        yield
+
+
+def _variables(directory: Path) -> dict[str, str]:
+    return {
+        "KRB5_CONFIG": str(directory / "krb5.conf"),
+        "KRB5_KDC_PROFILE": str(directory / "kdc.conf"),
+        "KRB5CCNAME": f"FILE:{directory / 'no-tickets'}",
+        "KRB5RCACHENAME": f"file2:{directory / 'replays'}",
+    }
 
 
 def principal_of(name: str) -> str:
@@ -238,7 +258,8 @@ def _packages() -> Path:
 
 
 @contextlib.contextmanager
-def _changed_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def changed_environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Of this process, for the block."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:

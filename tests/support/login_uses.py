@@ -29,7 +29,7 @@ from spark_connector.load import load
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
 from tests.support.console import answer_of
-from tests.support.logins import LOGINS
+from tests.support.logins import LOGINS, Login
 from tests.support.markdown_table import table
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
@@ -45,6 +45,8 @@ RECORDS = 20
 class Use:
     client: Mapping[str, str]
     """The properties of who logs in."""
+    options: Mapping[str, str]
+    """Of the connector, besides."""
     topic: Topic
     """Made by a super user."""
     group: str
@@ -59,7 +61,7 @@ class Use:
 
     @property
     def kafka_options(self) -> dict[str, str]:
-        return {f"kafka.{name}": text for name, text in self.client.items()}
+        return {**{f"kafka.{name}": text for name, text in self.client.items()}, **self.options}
 
     @property
     def file(self) -> Path:
@@ -149,13 +151,23 @@ USES: Mapping[str, Callable[[Use], None]] = {
     "console": console,
     "mirror": mirror,
 }
+_BY_SPARK = ("batch", "stream", "load", "write")
+
+
+def uses_of(login: Login) -> list[str]:
+    """An option of the connector says nothing to others."""
+    return [name for name in USES if not login.options or name in _BY_SPARK]
 
 
 def logins() -> str:
     """What was run, as Markdown."""
     head = ["login", *USES, "Apache Kafka"]
-    rows = ([f"{one.name}: {one.what}", *(f"`{one.name}-{use}`" for use in USES), one.apache] for one in LOGINS)
+    rows = ([f"{one.name}: {one.what}", *(_cell(one, use) for use in USES), one.apache] for one in LOGINS)
     return table(head, rows)
+
+
+def _cell(login: Login, use: str) -> str:
+    return f"`{login.name}-{use}`" if use in uses_of(login) else "–"
 
 
 @contextlib.contextmanager
