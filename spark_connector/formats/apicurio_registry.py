@@ -3,7 +3,7 @@
 A value begins with a zero byte and an id, of four bytes or (serializers before version 3) of eight, or the id is in a
 header of the record. It is the id of a content, or of an artifact's version (`globalId`). Of version 2 of the API only
 the schemas of ids are read. What Confluent's serializers wrote with Apicurio's other API (`/apis/ccompat/v7`) is read
-with schema.registry.type=confluent. Paths and headers: Apicurio's OpenAPI document and SerdeHeaders, 3.0.
+with schema.registry.type=confluent. Paths and headers: Apicurio's OpenAPI document and KafkaSerdeHeaders, 3.3.
 """
 
 from __future__ import annotations

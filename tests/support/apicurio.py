@@ -1,7 +1,7 @@
 """An Apicurio Registry for tests: a real HTTP server with the paths of its API that clients of schemas use.
 
-Made from the OpenAPI document of Apicurio Registry 3.0 (app/src/main/resources/META-INF/openapi.json, 2025-01): ids,
-versions, searches by content, and artifacts. A version has another global id than its content.
+Compared with the OpenAPI document of Apicurio Registry 3.3 (common/src/main/resources/META-INF/openapi.json, August
+2026): ids, versions, searches by content, and artifacts. A version has another global id than its content.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An Azure Schema Registry for tests: a real HTTP server with the operations of its REST API.
 
-Made from azure-rest-api-specs, specification/schemaregistry/data-plane/Microsoft.EventHub/stable/2022-10/
-schemaregistry.json (2023-09): register, get-id, and schemas by id and by version.
+Azure's own client works with it, as a test shows: register, get-id, and schemas by id and by version.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ class AzureSchemas:
     url: str = ""
     versions: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
     """(group, name) → (id, schema)"""
+    is_paged: bool = False
+    """Whether its list of versions goes on elsewhere."""
     tokens: list[str | None] = field(default_factory=list)
     """The header Authorization of each request."""
 
@@ -38,7 +39,7 @@ class AzureSchemas:
     def answer(self, method: str, path: str, body: str) -> Answer:
         if match := re.fullmatch(r"/\$schemaGroups/\$schemas/(\w+)", path):
             found = [one for versions in self.versions.values() for one in versions if one[0] == match[1]]
-            return _shown(found[0]) if found else _missing(path)
+            return self._shown(found[0]) if found else _missing(path)
         match = re.fullmatch(r"/\$schemaGroups/([^/]+)/schemas/([^/:]+)(:get-id|/versions|/versions/\d+)?", path)
         if match is None:
             return _missing(path)
@@ -46,18 +47,33 @@ class AzureSchemas:
         versions = self.versions.get((group, name), [])
         if method == "PUT":
             same = [key for key, text in versions if text == body]
-            return 204, "", {"Schema-Id": same[0] if same else self.add(name, body, group)}
+            return 204, "", self._named(same[0] if same else self.add(name, body, group))
         if rest == ":get-id":
             same = [key for key, text in versions if text == body]
-            return (204, "", {"Schema-Id": same[0]}) if same else _missing(path)
+            return (204, "", self._named(same[0])) if same else _missing(path)
         if rest == "/versions" and versions:
-            return 200, json.dumps({"value": list(range(1, len(versions) + 1))}), {}
+            more = {"NextLink": "/another"} if self.is_paged else {}
+            return 200, json.dumps({"Value": list(range(1, len(versions) + 1)), **more}), {}
         number = int(rest.rpartition("/")[2]) if rest and rest[-1].isdigit() else 0
-        return _shown(versions[number - 1]) if 0 < number <= len(versions) else _missing(path)
+        return self._shown(versions[number - 1]) if 0 < number <= len(versions) else _missing(path)
 
+    def _shown(self, one: tuple[str, str]) -> Answer:
+        return 200, one[1], {**self._named(one[0]), "Content-Type": "application/json; serialization=Avro"}
 
-def _shown(one: tuple[str, str]) -> Answer:
-    return 200, one[1], {"Schema-Id": one[0], "Content-Type": "application/json; serialization=Avro"}
+    def _named(self, key: str) -> dict[str, str]:
+        """What the headers tell of the schema with this id."""
+        (group, name), number = next(
+            (place, number)
+            for place, versions in self.versions.items()
+            for number, one in enumerate(versions, 1)
+            if one[0] == key
+        )
+        return {
+            "Schema-Id": key,
+            "Schema-Group-Name": group,
+            "Schema-Name": name,
+            "Schema-Version": str(number),
+        }
 
 
 def _missing(path: str) -> Answer:

@@ -9,6 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from azure.core.credentials import AccessToken
+from azure.core.pipeline.transport import RequestsTransport
+from azure.schemaregistry import SchemaRegistryClient
+from azure.schemaregistry.encoder.avroencoder import AvroEncoder
 
 from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
@@ -88,6 +92,16 @@ def test_a_schema_is_found_or_registered_and_named_in_the_header(
     assert registry_of(settings).avro_version("t-value", "1") == ("0", AvroSchema('"int"'))
 
 
+def test_a_list_of_versions_that_goes_on_elsewhere_tells_no_latest_one(
+    server: AzureSchemas, settings: RegistrySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add("t-value", AVRO)
+    monkeypatch.setattr(server, "is_paged", True)
+    formats = WriteFormats(value=ColumnWrite("avro", ("id",)), registry=settings)
+    with pytest.raises(ConfigError, match="too many versions for one answer"):
+        loaded(formats, "t", pa.schema([("id", pa.int64())]))
+
+
 def test_only_values_of_avro(settings: RegistrySettings) -> None:
     for column, format in (("key", "avro"), ("value", "json")):
         with pytest.raises(ConfigError, match="values of format avro only"):
@@ -95,3 +109,54 @@ def test_only_values_of_avro(settings: RegistrySettings) -> None:
     one = ColumnWrite("json", ("id",), JsonSchema('{"type":"object"}'), auto_register=True)
     with pytest.raises(ConfigError, match="values of format avro only"):
         loaded(WriteFormats(value=one, registry=settings), "t", pa.schema([("id", pa.int64())]))
+
+
+class AnyCredential:
+    """Of a client that may be told anything about who it is."""
+
+    def get_token(self, *scopes: str, **_: Any) -> AccessToken:
+        return AccessToken("t0ken", 2**40)
+
+
+@pytest.fixture
+def encoder(server: AzureSchemas) -> Iterator[AvroEncoder]:
+    """Azure's own client and encoder."""
+    host = server.url.partition("://")[2]
+    with (
+        RequestsTransport(connection_timeout=30) as transport,
+        SchemaRegistryClient(host, AnyCredential(), transport=OverHttp(transport), enforce_https=False) as client,
+    ):
+        yield AvroEncoder(client=client, group_name="shop", auto_register=True)
+
+
+class OverHttp:
+    """Azure's client speaks https, which the server of the test does not."""
+
+    def __init__(self, transport: RequestsTransport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> OverHttp:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send(self, request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://")
+        return self._transport.send(request, **options)
+
+
+def test_azures_encoder_reads_what_is_written_and_writes_what_is_read(
+    settings: RegistrySettings, encoder: AvroEncoder
+) -> None:
+    theirs = encoder.encode({"id": 7}, schema=AVRO)
+    found = read(settings, [theirs["content"]], content_type(theirs["content_type"]))
+    assert found.column.to_pylist() == [{"id": 7}]
+
+    batch = pa.record_batch({"id": pa.array([8])})
+    one = ColumnWrite("avro", ("id",), AvroSchema(AVRO), strategy=SubjectStrategy.RECORD, auto_register=True)
+    formats = loaded(WriteFormats(value=one, registry=settings), "t", batch.schema)
+    [ours] = RecordEncoder(formats, "t", 0).encode(batch).rows.to_pylist()
+    [header] = ours["headers"]
+    message = {"content": ours["value"], "content_type": header["value"].decode()}
+    assert encoder.decode(message) == {"id": 8}
