@@ -226,10 +226,10 @@ class ClientSettings(SaslSettings):
 
     def login(self) -> Login | None:
         """None where the protocol asks for none. Raises ConfigError."""
-        from broker.client.logins import login_of
-
         if not self.security_protocol.upper().startswith("SASL_"):
             return None
+        from broker.client.logins import login_of
+
         first = parse_bootstrap(self.bootstrap_servers[:1])
         return login_of(self, first[0][0] if first else "")
 

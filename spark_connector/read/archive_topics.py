@@ -28,6 +28,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from broker.records.columns import decode_columns
 from broker.storage.storage import Storage, TooLarge
+from spark_connector.broker_needs import Feature
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.archive_options import ArchiveOptions
@@ -167,6 +168,9 @@ class ArchiveOffsetReader(OffsetReader):
 
     def _cluster_id(self) -> str | None:
         return None
+
+    def _need(self, *features: Feature) -> None:
+        """Nothing of brokers: none is asked."""
 
     def _at_records(self, ends: Offsets) -> dict[TopicPartition, int]:
         return {tp: offset for tp, offset in ends.items() if (tp, offset) not in self._markers}

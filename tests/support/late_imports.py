@@ -138,6 +138,9 @@ IMPORT_IN_FUNCTION = {
         "the libraries of the extra [oauth], for listeners with signed tokens only"
     ),
     ("broker/security/kerberos.py", "gssapi"): "the library of the extra [kerberos], for logins by it only",
+    ("broker/security/token_providers/provider_table.py", "importlib.metadata.entry_points"): (
+        "the package email behind it, for providers of others only"
+    ),
     ("broker/security/identity_provider.py", "http.client"): "600 KB, for listeners and clients with tokens only",
     ("broker/security/identity_provider.py", "urllib.error"): "the same",
     ("broker/security/identity_provider.py", "urllib.request"): "the same",

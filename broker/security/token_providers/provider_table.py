@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
 from typing import Final
 
@@ -35,9 +34,11 @@ def find_provider(name: str) -> TokenProvider:
     """Raises ConfigError when there is none of this name in this process."""
     if name in BUILT_IN:
         return BUILT_IN[name]
+    from importlib.metadata import entry_points
+
     setting = f"sasl.oauthbearer.token.provider={name}"
     try:
-        for found in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+        for found in entry_points(group=ENTRY_POINTS, name=name):
             return _own(name, found.load(), setting)
         module, colon, function = name.partition(":")
         if colon:
@@ -47,7 +48,7 @@ def find_provider(name: str) -> TokenProvider:
             f"{setting}: it cannot be imported in this process ({error}); install its module wherever clients run, on "
             "Spark's executors too"
         ) from None
-    others = sorted(entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS))
+    others = sorted(entry.name for entry in entry_points(group=ENTRY_POINTS))
     raise ConfigError(f"{setting}: there are {', '.join([*BUILT_IN, *others])}, or name a module:function")
 
 

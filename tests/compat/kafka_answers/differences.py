@@ -180,6 +180,7 @@ BROKER = [
             "configs.listeners.value": ANYTHING,
             "configs.log.dirs.value": ANYTHING,
             "configs.zookeeper.connect.*": ANYTHING,
+            "configs.zookeeper.sasl.jaas.config": ANYTHING,
         },
     ),
     Difference(
@@ -200,6 +201,7 @@ BROKER = [
             "configs.listener.security.protocol.map.read_only": True,
             "configs.max.connections.per.ip.overrides.read_only": True,
             "configs.sasl.enabled.mechanisms.read_only": True,
+            "configs.sasl.kerberos.*.read_only": True,
             "configs.sasl.mechanism.inter.broker.protocol.read_only": True,
             "configs.ssl.*.read_only": True,
             "configs.transaction.partition.verification.enable.read_only": True,

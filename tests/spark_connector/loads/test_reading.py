@@ -31,6 +31,7 @@ NOT_KEPT = {
     *("failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition", "minBytesPerPartition"),
     *(
+        "delegationToken",
         "maxPrefetchedRecords",
         "pushDown",
         "timestampsGrow",
