@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.pipeline.transport import RequestsTransport
-from azure.schemaregistry import SchemaRegistryClient
+from azure.schemaregistry import MessageContent, SchemaRegistryClient
 from azure.schemaregistry.encoder.avroencoder import AvroEncoder
 
 from broker.errors import ConfigError
@@ -158,5 +158,5 @@ def test_azures_encoder_reads_what_is_written_and_writes_what_is_read(
     formats = loaded(WriteFormats(value=one, registry=settings), "t", batch.schema)
     [ours] = RecordEncoder(formats, "t", 0).encode(batch).rows.to_pylist()
     [header] = ours["headers"]
-    message = {"content": ours["value"], "content_type": header["value"].decode()}
+    message = MessageContent(content=ours["value"], content_type=header["value"].decode())
     assert encoder.decode(message) == {"id": 8}
