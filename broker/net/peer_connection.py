@@ -160,8 +160,7 @@ class PeerConnection:
             raise tls_failure(self.address, error) from None
         except OSError as error:
             raise ConnectionFailed(f"no connection to {self.address}: {error}") from error
-        with contextlib.suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._login_expires = math.inf
         if self._security.login is not None:
             try:
@@ -189,6 +188,14 @@ class PeerConnection:
                 api, fields = messages.send(answer)
         except StopIteration as end:
             return int(end.value)
+
+
+def _set_option(transport: asyncio.BaseTransport, level: int, option: int, value: int | bytes) -> None:
+    """Of the socket, if there is one: with TLS it may be gone before the protocol hears of it."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(level, option, value)
 
 
 class _Stream(asyncio.BufferedProtocol):
@@ -254,9 +261,7 @@ class _Stream(asyncio.BufferedProtocol):
         Without this the kernel goes on sending it after a cut is healed. A late marker would end a later transaction.
         """
         if self._waiter is not None:
-            with contextlib.suppress(OSError):
-                linger = struct.pack("ii", 1, 0)
-                self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            _set_option(self._transport, socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _end_wait(self) -> asyncio.Future[memoryview] | None:
         if self._timer is not None:

@@ -241,6 +241,24 @@ def test_close_ends_a_request_that_waits() -> None:
     assert asked(read_frame, act=act) is False  # type: ignore[arg-type]
 
 
+def test_close_ends_a_request_whose_socket_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with TLS, before the protocol hears that the connection is lost."""
+
+    async def act(peer: PeerConnection) -> None:
+        waiting = asyncio.ensure_future(peer.fetch(frame()))
+        while not peer.is_waiting:
+            await asyncio.sleep(0)
+        stream = peer._stream
+        assert stream is not None
+        monkeypatch.setattr(type(stream._transport), "get_extra_info", lambda *_: None)
+        peer.close()
+        monkeypatch.undo()
+        with pytest.raises(ConnectionFailed, match="was closed"):
+            await waiting
+
+    asked(read_frame, act=act)  # type: ignore[arg-type]
+
+
 def test_a_cancelled_request_leaves_no_answer_for_the_next_one() -> None:
     async def act(peer: PeerConnection) -> bytes:
         waiting = asyncio.ensure_future(peer.fetch(frame()))
