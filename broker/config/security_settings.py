@@ -154,7 +154,7 @@ class SecuritySettings(StoreSettings):
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _security(
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI (Kafka's default).",
+        f"SASL mechanisms: {', '.join(MECHANISMS)} (Kafka's default).",
         _supported,
     )
     sasl_server_max_receive_size: int = _security(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.formats.avro_schema import parse_avro
-from spark_connector.formats.frames import Framing, Key, Place, SchemaId, Splits
+from spark_connector.formats.frames import Framing, Key, Place, SchemaId
 from spark_connector.formats.schema_registry import Reply, SchemaRegistry, Stamp, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema
@@ -37,7 +37,7 @@ class ApicurioRegistry(SchemaRegistry):
 
     _accept = "*/*"
 
-    def framing(self, column: str, format: str) -> Splits:
+    def framing(self, column: str, format: str) -> Framing:
         """As SchemaRegistry."""
         if format == "protobuf":
             raise ConfigError("schema.registry.type=apicurio has no format protobuf: use /apis/ccompat/v7 of Apicurio")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.errors import ConfigError
-from spark_connector.formats.frames import Framing, Key, Place, SchemaId, Splits
+from spark_connector.formats.frames import Framing, Key, Place, SchemaId
 from spark_connector.formats.schema_registry import Reply, SchemaRegistry, Stamp, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 
@@ -32,7 +32,7 @@ class AzureRegistry(SchemaRegistry):
 
     _accept = "*/*"
 
-    def framing(self, column: str, format: str) -> Splits:
+    def framing(self, column: str, format: str) -> Framing:
         """As SchemaRegistry."""
         if format != "avro" or column != "value":
             raise ConfigError("schema.registry.type=azure is for values of format avro only")

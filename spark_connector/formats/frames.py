@@ -91,9 +91,6 @@ class Splits(Protocol):
     def reads_headers(self) -> bool:
         """Whether `split` has a use for headers."""
 
-    def message(self, raw: bytes, at: int, /) -> tuple[Hashable, int]:
-        """Of protobuf: (place of the message, begin of the message) from what follows the id. Raises BadValue."""
-
     def split(self, values: pa.Array, headers: pa.Array | None = None, *, is_plain_too: bool = False) -> Frames:
         """Group `values` (binary) by schema. `headers`: of the rows, as records have them. `is_plain_too`: what has no
         id, the empty value among them, is no bad row but the group without one."""
@@ -107,10 +104,10 @@ class Framing:
     missing: str = NO_FRAME
     """Why a value is bad that has no id at any place."""
     message_of: Callable[[bytes, int], tuple[Hashable, int]] | None = None
-    """As Splits.message, where there are formats that need it."""
+    """Of protobuf: (place of the message, begin of the message) from what follows the id. Raises BadValue."""
 
     def message(self, raw: bytes, at: int, /) -> tuple[Hashable, int]:
-        """As Splits."""
+        """As `message_of`, which registries have whose serializers write protobuf."""
         assert self.message_of is not None
         return self.message_of(raw, at)
 

@@ -17,7 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from broker.errors import ConfigError
-from spark_connector.formats.frames import Framing, Key, Place, SchemaId, Splits, varint
+from spark_connector.formats.frames import Framing, Key, Place, SchemaId, varint
 from spark_connector.formats.schema_registry import SchemaRegistry, Stamp, UnknownSchema, unavailable
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import RegistrySettings
@@ -53,7 +53,7 @@ class GlueRegistry(SchemaRegistry):
                 f"schema.registry.type=glue: {error} (options 'schema.registry.region', 'schema.registry.profile')"
             ) from None
 
-    def framing(self, column: str, format: str) -> Splits:
+    def framing(self, column: str, format: str) -> Framing:
         """As SchemaRegistry."""
         return Framing((Place(_head, _HEAD),), _NO_HEAD, _message)
 

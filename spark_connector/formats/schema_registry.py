@@ -28,7 +28,7 @@ from broker.errors import ConfigError, PykafkaError
 from broker.security.oauthbearer import TokenLogin
 from broker.security.token_source import token_source
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.frames import Key, Splits, confluents, id_header
+from spark_connector.formats.frames import Framing, Key, Splits, confluents, id_header
 from spark_connector.formats.value_format import FRAME, AvroSchema, JsonSchema, ProtobufFiles, RegistrySettings
 
 UNASKED: Final = (
@@ -103,7 +103,7 @@ class SchemaRegistry:
             _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
         )
 
-    def framing(self, column: str, format: str) -> Splits:
+    def framing(self, column: str, format: str) -> Framing:
         """Where keys or values (`column`) of a format say which schema they are of. Raises ConfigError."""
         return confluents(column, format)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import zlib
-from collections.abc import Hashable
 from typing import Final
 
 import numpy as np
@@ -132,10 +131,6 @@ class Containers:
     def schema(self, key: Key) -> AvroSchema:
         """As AvroSchemas."""
         return AvroSchema(str(key))
-
-    def message(self, raw: bytes, at: int, /) -> tuple[Hashable, int]:
-        """As Splits: Avro has none."""
-        raise NotImplementedError
 
     def split(self, values: pa.Array, headers: pa.Array | None = None, *, is_plain_too: bool = False) -> Frames:
         """As Splits. One file after the other: each has a header as long as its data."""
