@@ -51,6 +51,7 @@ class Kdc:
         self.config = directory / "krb5.conf"
         self._root = _packages()
         self._server: subprocess.Popen[bytes] | None = None
+        self._made: set[str] = set()
         self._libraries = os.pathsep.join(sorted({str(file.parent) for file in self._root.glob("usr/lib/*/*.so.*")}))
 
     def __enter__(self) -> Self:
@@ -106,7 +107,13 @@ class Kdc:
             yield
 
     def principal(self, name: str, *options: str) -> Path:
-        """Make a principal with a random key, such as `ann` or `kafka/localhost`, and return a keytab of it."""
+        """Make a principal with a random key, such as `ann` or `kafka/localhost`, and return a keytab of it.
+
+        One of this name that another test made goes: its keytabs and its options count no more.
+        """
+        if name in self._made:
+            self.kadmin("delprinc", "-force", name)
+        self._made.add(name)
         self.kadmin("addprinc", "-randkey", *options, name)
         return self.keytab(name)
 
