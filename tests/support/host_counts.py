@@ -108,6 +108,25 @@ def in_iceberg(name: str) -> Json:
     return _numbers(load_catalog("lake").load_table(name).scan(selected_fields=("value",)).to_arrow())
 
 
+def everything(
+    bootstrap: str,
+    topic: str,
+    copy: str | None = None,
+    delta: dict[str, str] | None = None,
+    storage: dict[str, str] | None = None,
+    iceberg: str | None = None,
+) -> dict[str, Any]:
+    """All at once, for a new Python takes seconds: `topic`, `archive` and `archived`, how many records that should be;
+    and `exactly_once` (the topic `copy`), each of the tables `delta` by its job, and `iceberg`."""
+    archived, in_store = in_archive(bootstrap, topic)
+    found: dict[str, Any] = {"topic": in_topic(bootstrap, topic), "archived": archived, "archive": in_store}
+    if copy is not None:
+        found["exactly_once"] = in_topic(bootstrap, copy)
+    if iceberg is not None:
+        found["iceberg"] = in_iceberg(iceberg)
+    return found | {job: in_delta(url, storage or {}) for job, url in (delta or {}).items()}
+
+
 def make_namespace() -> None:
     from pyiceberg.catalog import load_catalog
 

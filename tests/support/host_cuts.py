@@ -1,7 +1,7 @@
-"""The cuts that hosts live through while all jobs work, and what is known afterwards: the table of docs/promises.md.
+"""The cuts that hosts live through while jobs work, and what is known afterwards: the tables of docs/promises.md.
 
-Pure but for `Cut`'s hosts. tests/hosts/test_cuts.py plays each cut once; docs/promises.md shows the table that it
-printed, and tests/docs/test_cut_table.py holds the two against each other.
+Pure. tests/hosts/test_cuts.py plays the cuts; docs/promises.md shows what it printed, and tests/hosts/test_cut_table.py
+holds the two against each other.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tests.support.host_counts import Numbers
 
 
 class Cut(enum.Enum):
-    """What happens while all jobs work, as the document names it; `seconds` is how long it lasts."""
+    """What happens while jobs work, as the document names it; `seconds` is how long it lasts."""
 
     NOTHING = ("nothing, for comparison", 20)
-    LEADER = ("host of a leader silent", 40)
-    COORDINATOR = ("host of the group's coordinator silent", 40)
-    CONTROLLER = ("host of the controller silent", 40)
+    LEADER = ("host of a leader silent", 30)
+    COORDINATOR = ("host of the group's coordinator silent", 30)
+    CONTROLLER = ("host of the controller silent", 30)
     ZOOKEEPER_SHORT = ("host of ZooKeeper silent", 2)
     ZOOKEEPER = ("host of ZooKeeper silent", 20)
     BROKERS = ("two brokers do not reach each other", 30)
@@ -43,19 +43,21 @@ class Cut(enum.Enum):
         return f"{self.text}, {self.seconds} s" if self.seconds else self.text
 
 
-SPARK_JOBS = ("batch_read", "stream", "exactly_once", "delta", "iceberg", "upsert")
-JOBS = {
-    "producer": "producer",
-    "group": "group",
+CLIENTS = {"producer": "producer", "group": "group", "archive": "archive"}
+SPARK = {
     "batch_read": "batch read",
     "stream": "stream into Delta",
     "exactly_once": "exactly-once write",
     "delta": "load into Delta",
     "iceberg": "load into Iceberg",
     "upsert": "upsert",
-    "archive": "archive",
 }
-"""Job → heading."""
+"""Job → heading, as in `CLIENTS`."""
+CUTS_OF_CLIENTS = (
+    *(Cut.NOTHING, Cut.LEADER, Cut.COORDINATOR, Cut.CONTROLLER),
+    *(Cut.ZOOKEEPER_SHORT, Cut.ZOOKEEPER, Cut.BROKERS, Cut.STORE),
+)
+CUTS_OF_SPARK = tuple(Cut)
 AT_LEAST_ONCE = {"group"}
 """What may find a record twice: a group that was read on without its last offsets."""
 
@@ -89,16 +91,16 @@ class Outcome:
         return found + [f"{job}: {one.doubled[:9]} doubled" for job, one in twice]
 
     def __str__(self) -> str:
-        cells = [self.jobs[job] for job in JOBS]
-        return "| " + " | ".join([str(self.cut), f"{self.acknowledged:,}", *map(str, cells)]) + " |"
+        return "| " + " | ".join([str(self.cut), f"{self.acknowledged:,}", *map(str, self.jobs.values())]) + " |"
 
 
-HEADING = "| cut | acknowledged | " + " | ".join(JOBS.values()) + " |"
+def heading(jobs: Mapping[str, str]) -> str:
+    return "| cut | acknowledged | " + " | ".join(jobs.values()) + " |"
 
 
-def table(outcomes: Collection[Outcome]) -> str:
+def table(outcomes: Collection[Outcome], jobs: Mapping[str, str]) -> str:
     """In Markdown: of each job missing / doubled, and the longest pause."""
-    return "\n".join([HEADING, "| --- " * (len(JOBS) + 2) + "|", *map(str, outcomes)])
+    return "\n".join([heading(jobs), "| --- " * (len(jobs) + 2) + "|", *map(str, outcomes)])
 
 
 def judge(found: Numbers, acknowledged: Collection[int]) -> tuple[list[int], list[int]]:

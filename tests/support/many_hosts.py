@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tests.support.host_clients import KEYS
 from tests.support.host_counts import Numbers
@@ -56,13 +56,16 @@ SPARK = {
     "spark.executor.extraJavaOptions": _QUICK,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.mode": "FAIR",
-    "spark.network.timeout": "20s",
-    "spark.network.timeoutInterval": "5s",
-    "spark.executor.heartbeatInterval": "2s",
+    "spark.network.timeout": "60s",
+    "spark.network.timeoutInterval": "10s",
+    "spark.executor.heartbeatInterval": "5s",
     **SMALL_QUERIES,
 }
 CORES = 3
 _READY_S = 180
+
+
+_C = TypeVar("_C", bound="_Child")
 
 
 class ManyHosts:
@@ -70,14 +73,13 @@ class ManyHosts:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._network = Network(directory)
         self._running = contextlib.ExitStack()
         self.shared = directory / "shared"
         self.bootstrap = ",".join(f"broker{number}:{BROKER_PORT}" for number in (1, 2, 3))
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as starting:
-            network = self.network = starting.enter_context(self._network)
+            network = self.network = starting.enter_context(Network(self._directory))
             self.shared.mkdir()
             self.store, self.catalog = network.host("store"), network.host("catalog")
             s3 = self.store.popen(
@@ -161,19 +163,24 @@ class ManyHosts:
 
     def clients(self, topic: str) -> Clients:
         """A producer and a group at the topic, which is made, on the second driver's host."""
-        return Clients(self, topic)
+        return self._closing(Clients(self, topic))
 
     def application(self, topic: str, jobs: Sequence[str], driver: int = 0) -> Application:
         """A Spark application at the topic on this driver's host."""
-        return Application(self, topic, jobs, self.drivers[driver])
+        return self._closing(Application(self, topic, jobs, self.drivers[driver]))
 
-    def found(self, job: str, topic: str) -> Numbers:
-        """What others than we find in the output of a job of host_spark.py."""
-        if job == "iceberg":
-            return Numbers.of_json(self.call("in_iceberg", self.table_of(topic)))
-        if job == "exactly_once":
-            return Numbers.of_json(self.call("in_topic", self.bootstrap, f"{topic}-copy"))
-        return Numbers.of_json(self.call("in_delta", f"s3://lake/{topic}/{job}", self.delta))
+    def _closing(self, child: _C) -> _C:
+        self._running.callback(child.close)
+        return child
+
+    def found(self, topic: str, *, tables: bool) -> tuple[int, dict[str, Numbers]]:
+        """How many records should be in the archive, and what others than we find there and in the `topic`; and, with
+        `tables`, in the output of each job of host_spark.py."""
+        delta = {job: f"s3://lake/{topic}/{job}" for job in ("stream", "delta", "upsert")}
+        given = (f"{topic}-copy", delta, self.delta, self.table_of(topic)) if tables else ()
+        found = self.call("everything", self.bootstrap, topic, *given)
+        archived = int(found.pop("archived"))
+        return archived, {place: Numbers.of_json(numbers) for place, numbers in found.items()}
 
     @staticmethod
     def table_of(topic: str) -> str:
@@ -243,12 +250,12 @@ class Application(_Child):
             "iceberg": site.table_of(topic),
         }
         words = ["tests.support.host_spark", json.dumps(given)]
-        environment = {**site.environment, "SPARK_SUBMIT_OPTS": _QUICK}
+        environment = {**site.environment, "SPARK_SUBMIT_OPTS": _QUICK, "SPARK_AUTH_SOCKET_TIMEOUT": "120"}
         super().__init__(host, host.home / f"{topic}-spark.log", *words, env=environment)
         self.jobs = list(jobs)
         self.progress: dict[str, list[float]] = {job: [] for job in jobs}
         self.failures: dict[str, list[str]] = {job: [] for job in jobs}
-        self.read = Numbers(frozenset())
+        self.batch = Numbers(frozenset())
         """What the last batch read found."""
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -278,7 +285,7 @@ class Application(_Child):
             if told["event"] == "progress":
                 self.progress[job].append(told["at"])
                 if "found" in told:
-                    self.read = Numbers.of_json(told["found"])
+                    self.batch = Numbers.of_json(told["found"])
             elif told["event"] == "failed":
                 self.failures[job].append(told["error"])
 
