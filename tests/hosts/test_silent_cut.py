@@ -1,0 +1,85 @@
+"""A leader's host is cut off, and nobody is told: how long does each kind of client stand still?
+
+It takes a minute, for three brokers and a ZooKeeper on hosts of their own, and one cut for all clients at once. The
+seconds are printed; docs/how-to/when-a-host-vanishes.md has those of a quiet machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Network, Server, start_broker, start_zookeeper
+from tests.support.pauses import pause
+from tests.support.requirements import Unavailable, give_up
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+OURS = ("producer", "transactions", "consumer", "offsets", "new-clients")
+SOON_S = 30.0
+"""No test of a machine's speed: without what this tests, each of these takes a minute or longer."""
+REPLICATED = {
+    "default.replication.factor": "3",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.num.partitions": "6",
+}
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    try:
+        with Network(tmp_path) as network:
+            yield network
+    except Unavailable as missing:
+        give_up(str(missing))
+
+
+def times(server: Server) -> list[float]:
+    return [float(line.partition(" ")[0]) for line in server.output.splitlines() if line[:1].isdigit()]
+
+
+def test_clients_go_on_soon_after_a_leader_was_cut_off(network: Network) -> None:
+    zookeeper = start_zookeeper(network.host("zk"))
+    for number in (1, 2, 3):
+        start_broker(network.host(f"b{number}"), number, zookeeper, REPLICATED)
+    bootstrap = "b1:9092,b2:9092,b3:9092"
+    client = network.host("client")
+    client.pykafka(
+        *("topics", "create", "--bootstrap-server", bootstrap, "--topic", "t"),
+        *("--partitions", "1", "--replication-factor", "3"),
+    )
+    leader = client.call("tests.hosts.test_silent_cut:leader_of", bootstrap, "t")
+    servers = {
+        kind: client.serve(kind, sys.executable, "-m", "tests.support.pauses", kind, bootstrap, "t") for kind in OURS
+    }
+    eventually(lambda: all(len(times(server)) > 3 for server in servers.values()))
+    with network.cut(network.host(f"b{leader}")):
+        cut_at = time.monotonic()
+        eventually(lambda: all(_goes_on(server, cut_at) for server in servers.values()), timeout=120)
+    found = {kind: pause(times(server), cut_at) for kind, server in servers.items()}
+    print(
+        "\nseconds from the cut to the next success:",
+        {kind: seconds and round(seconds, 1) for kind, seconds in found.items()},
+    )
+    assert all(seconds is not None and seconds < SOON_S for seconds in found.values()), found
+
+
+def _goes_on(server: Server, cut_at: float) -> bool:
+    """Whether it has done several steps after it was stopped."""
+    done = times(server)
+    stopped = pause(done, cut_at)
+    return stopped is not None and sum(at >= cut_at + stopped for at in done) > 3
+
+
+def leader_of(bootstrap: str, topic: str) -> int:
+    from broker.client.cluster import Cluster
+    from broker.protocol.topic_partition import TopicPartition
+
+    with Cluster(bootstrap) as cluster:
+        return cluster.leader(TopicPartition(topic, 0)).id
