@@ -10,6 +10,7 @@ and make a new one there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -218,6 +219,18 @@ class Cluster(AutoCloseable):
         May take two seconds. Connections of this cluster do so themselves while they wait for an answer.
         """
         self._pool.live.check(node.host, node.port)
+
+    def check_leader(self, node: Node, partitions: Iterable[TopicPartition]) -> None:
+        """As `check`, for a broker that leads `partitions`: also if other brokers lead all of them now.
+
+        Renews the metadata in one attempt, from another broker.
+        """
+        self.check(node)
+        self.doubt(node)
+        with contextlib.suppress(PykafkaError):
+            self.renew()
+        if all(self.known_leader(tp) not in (None, node) for tp in partitions):
+            raise ConnectionFailed(f"{node} has not answered, and other brokers lead its partitions now")
 
     def any_connection(self) -> BrokerConnection:
         """A connection to any broker. ConnectionFailed lists why each bootstrap address failed."""

@@ -501,14 +501,10 @@ class Sender:
 
     def _watch(self, link: _BrokerLink, now: float) -> None:
         """A broker owes an answer: give it up if there is another one to send the records to."""
-        leaders = [self._cluster.known_leader(queue.tp) for queue, _ in link.requests[0].entries]
         try:
-            self._cluster.check(link.node)
-            if all(leader not in (None, link.node) for leader in leaders):
-                raise ConnectionFailed(f"{link.node} has not answered, and other brokers lead its partitions now")
+            self._cluster.check_leader(link.node, [queue.tp for queue, _ in link.requests[0].entries])
         except ConnectionFailed as error:
             self._disconnected(link.node, error, now)
-        self._cluster.doubt(link.node)
 
     def _renew_metadata(self, now: float) -> None:
         if not self._cluster.stale or now < self._metadata_at:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -98,12 +99,46 @@ def tuned_confluent_producing(bootstrap: str, topic: str) -> Iterator[Any]:
     return confluent_producing(bootstrap, topic, **{"socket.timeout.ms": 10_000})
 
 
+def streaming(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Micro-batches that write exactly once, to the topic whose name ends in `-out`."""
+    options = {"kafka.bootstrap.servers": bootstrap}
+    frame = _session().readStream.format("pykafka").options(**options, subscribe=topic).load()
+    writer = frame.select("value").writeStream.format("pykafka").options(**options, topic=f"{topic}-out")
+    query = writer.option("checkpointLocation", tempfile.mkdtemp()).start()
+    told = -1
+    while True:
+        query.awaitTermination(0.1)
+        done = query.lastProgress
+        if done is not None and done["batchId"] > told and done["numInputRows"]:
+            told = done["batchId"]
+            yield told
+
+
+def loading(bootstrap: str, topic: str) -> Iterator[Any]:
+    """Loads into a Delta table, one after the other."""
+    from spark_connector.load import load
+
+    spark, where = _session(), tempfile.mkdtemp()
+    for _ in itertools.count():
+        result = load(spark, bootstrap_servers=bootstrap, topic=topic, to=f"{where}/table", format="delta", group="g")
+        if result.rows:
+            yield result.rows
+
+
+def _session() -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+
+
 KINDS: dict[str, Callable[[str, str], Iterator[Any]]] = {
     "producer": producing,
     "transactions": producing_transactions,
     "consumer": consuming,
     "offsets": asking_for_offsets,
     "new-clients": starting,
+    "stream": streaming,
+    "loads": loading,
     "confluent": confluent_producing,
     "confluent-tuned": tuned_confluent_producing,
 }

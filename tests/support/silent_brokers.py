@@ -21,6 +21,7 @@ from tests.support.tcp_peer import read_frame
 
 TOPIC: Final = "t"
 _ANY: Final = [{"api_key": int(api), "min_version": 0, "max_version": 99} for api in ApiKey]
+_ANSWERED_BY_SLOW: Final = (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR)
 _TOPIC_ID: Final = uuid.UUID(int=7)
 
 
@@ -34,7 +35,7 @@ class SilentBrokers:
         self.silent: set[int] = set()
         """They answer nothing, also no handshake."""
         self.slow: set[int] = set()
-        """They answer nothing but metadata and handshakes."""
+        """They answer nothing but handshakes, and who does what."""
         self.asked: list[tuple[int, ApiKey]] = []
         """Who got which request, in order, whether it was answered or not."""
         self.produced: list[tuple[int, int, int]] = []
@@ -99,7 +100,7 @@ class SilentBrokers:
                     continue
                 if api is ApiKey.PRODUCE:
                     self._note(id_, body)
-                if id_ in self.slow and api not in (ApiKey.API_VERSIONS, ApiKey.METADATA):
+                if id_ in self.slow and api not in _ANSWERED_BY_SLOW:
                     continue
                 sock.sendall(encode_response(request, self._answer(id_, api, body)))
         except OSError:
