@@ -9,13 +9,11 @@ import contextlib
 import socket
 from typing import Final
 
-_IDLE_S: Final = 5
-"""A connection without traffic for so long is asked for a sign of life, and then every `_PROBE_EVERY_S`."""
 _PROBE_EVERY_S: Final = 5
+"""A connection without traffic for so long is asked for a sign of life."""
 _RETRANSMIT_MS: Final = 2000
 """Longest pause between two attempts to get a packet through: so soon a connection goes on when a cut is over. The
 kernel doubles the pause up to two minutes otherwise."""
-
 _TCP_RTO_MAX_MS: Final = 44
 """Linux 6.15 and later; Python has no name for it."""
 
@@ -27,19 +25,17 @@ def keep_alive(sock: socket.socket, silent_s: float) -> None:
     connection whose other end has read nothing for `silent_s` while its buffers were full. Choose a time in which a
     live process reads something. What the operating system does not have is left out.
     """
-    wanted = (
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", None), _IDLE_S),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", None), _PROBE_EVERY_S),
-        (
-            socket.IPPROTO_TCP,
-            getattr(socket, "TCP_KEEPCNT", None),
-            max(1, round((silent_s - _IDLE_S) / _PROBE_EVERY_S)),
-        ),
-        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", None), round(silent_s * 1000)),
-        (socket.IPPROTO_TCP, _TCP_RTO_MAX_MS if hasattr(socket, "TCP_USER_TIMEOUT") else None, _RETRANSMIT_MS),
-    )
-    for level, option, value in wanted:
-        if option is not None:
-            with contextlib.suppress(OSError):
-                sock.setsockopt(level, option, value)
+    tcp = {
+        "TCP_KEEPIDLE": _PROBE_EVERY_S,
+        "TCP_KEEPINTVL": _PROBE_EVERY_S,
+        "TCP_KEEPCNT": max(1, round(silent_s / _PROBE_EVERY_S) - 1),
+        "TCP_USER_TIMEOUT": round(silent_s * 1000),
+    }
+    options = {getattr(socket, name): value for name, value in tcp.items() if hasattr(socket, name)}
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        options[_TCP_RTO_MAX_MS] = _RETRANSMIT_MS
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in options.items():
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,14 +1,15 @@
 """Connections that are made in the background, so that a host that has vanished holds up nobody else.
 
 A connect to such a host takes `socket.connection.setup.timeout.ms`, since no packet says that it will not come about.
-Called by node_pool.py, which tries one broker while another one keeps it waiting (as KIP-601 wants it, and as browsers
-do with addresses), and by the loops of sender.py and leader_fetches.py, which serve other brokers meanwhile.
+Called by node_pool.py, which tries one broker while another one keeps it waiting (KIP-601), and by the loops of
+sender.py and leader_fetches.py, which serve other brokers meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Final
 
@@ -50,9 +51,6 @@ class Connecting:
     def __init__(self) -> None:
         self._dialled: dict[object, Dialled] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._dialled)
-
     def get(self, key: object, connect: Connect) -> BrokerConnection | None:
         """The connection, or None while it is being made: ask again. Raises what `connect` raises.
 
@@ -73,42 +71,25 @@ class Connecting:
 
 
 def first_connected(
-    connects: Sequence[Connect], passes: tuple[type[PykafkaError], ...], *, late: Callable[[Dialled], None]
-) -> tuple[BrokerConnection | None, list[PykafkaError]]:
+    connects: Iterable[Connect], passes: tuple[type[PykafkaError], ...], late: Callable[[Dialled], object]
+) -> tuple[BrokerConnection | None, list[BaseException]]:
     """The first connection that is made, with the errors of those before it; None if all failed.
 
-    The next one is begun when one has failed, or has taken `PATIENCE_S`. `late` is called with those that still go on.
+    The next one is begun when one has failed, or has taken `PATIENCE_S`. `late` gets those that still go on.
     Raises errors that are not of the classes `passes`."""
-    failures: list[PykafkaError] = []
+    failures: list[BaseException] = []
     under_way: set[Dialled] = set()
-    left = iter(connects)
-    try:
-        while True:
-            connect = next(left, None)
-            if connect is not None:
-                under_way.add(dial(connect))
-            elif not under_way:
-                return None, failures
-            done, under_way = wait(under_way, None if connect is None else PATIENCE_S, FIRST_COMPLETED)
-            for dialled in done:
-                found = _result(dialled, passes, failures)
-                if found is not None:
-                    _all_late(done - {dialled}, late)
-                    return found, failures
-    finally:
-        _all_late(under_way, late)
-
-
-def _all_late(dialled: Iterable[Dialled], late: Callable[[Dialled], None]) -> None:
-    for one in dialled:
-        late(one)
-
-
-def _result(
-    dialled: Dialled, passes: tuple[type[PykafkaError], ...], failures: list[PykafkaError]
-) -> BrokerConnection | None:
-    try:
-        return dialled.result()
-    except passes as error:
-        failures.append(error)
-        return None
+    left = deque(connects)
+    while left or under_way:
+        if left:
+            under_way.add(dial(left.popleft()))
+        done, under_way = wait(under_way, PATIENCE_S if left else None, FIRST_COMPLETED)
+        for dialled in done:
+            error = dialled.exception()
+            if isinstance(error, passes):
+                failures.append(error)
+                continue
+            for other in (done | under_way) - {dialled}:
+                late(other)
+            return dialled.result(), failures
+    return None, failures

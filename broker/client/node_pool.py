@@ -17,7 +17,7 @@ from broker.client.authentication import client_context
 from broker.client.broker_connection import WATCH_EVERY_S, BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster_metadata import Node
-from broker.client.dialling import Dialled, abandon, dial, first_connected
+from broker.client.dialling import abandon, dial, first_connected
 from broker.client.live_brokers import LiveBrokers
 from broker.client.tcp_connect import CANONICAL, canonical
 from broker.errors import ConnectionFailed, ProtocolError, PykafkaError, RequestTimedOut
@@ -111,7 +111,7 @@ class NodePool:
         if nodes and self.has(nodes[0]):
             return self.get(nodes[0])
         connects = [partial(self.get, node) for node in nodes]
-        return first_connected(connects, (ConnectionFailed, RequestTimedOut), late=_leave)[0]
+        return first_connected(connects, (ConnectionFailed, RequestTimedOut), late=_keep_it)[0]
 
     def adopt_bootstrap(self, nodes: Iterable[Node]) -> None:
         """Keep the bootstrap connection under the id of its broker, now that it is known, or close it."""
@@ -180,5 +180,5 @@ class NodePool:
             raise PykafkaError("this client was closed")
 
 
-def _leave(_dialled: Dialled) -> None:
-    """A shared connection that is made later is kept, and its error is nobody's."""
+def _keep_it(_dialled: object) -> None:
+    """A shared connection that is made late is kept, as all of them are."""

@@ -68,7 +68,7 @@ def overdue(brokers: SilentBrokers, id_: int, api: ApiKey) -> None:
 def test_a_request_fails_when_its_broker_has_gone(three: SilentBrokers, cluster: Cluster) -> None:
     connection = cluster.connection(node(cluster, 1))
     three.vanish(1, successor=2)
-    with pytest.raises(ConnectionFailed, match=r"has not answered, and broker [23] at .* says that it is gone"):
+    with pytest.raises(ConnectionFailed, match=r"has not answered, and .* says that it is gone"):
         connection.request(ApiKey.LIST_GROUPS, {})
     assert connection.closed
 
@@ -294,4 +294,3 @@ def test_a_loop_gets_the_error_of_a_connection_that_failed_late(monkeypatch: pyt
         return False
 
     eventually(has_failed)
-    assert not connecting

@@ -42,7 +42,8 @@ def network(tmp_path: Path) -> Iterator[Network]:
 
 
 def times(server: Server) -> list[float]:
-    return [float(line.partition(" ")[0]) for line in server.output.splitlines() if line[:1].isdigit()]
+    assert server.process.poll() is None, server.output[-4000:]
+    return [float(line.split()[1]) for line in server.output.splitlines() if line.startswith("done ")]
 
 
 @pytest.mark.parametrize("kinds", [CLIENTS, JOBS], ids=["clients", "jobs"])

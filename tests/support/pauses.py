@@ -1,8 +1,8 @@
 """Clients that work in a loop and print when each step succeeded: how long does a fault stop them?
 
-`python -m tests.support.pauses KIND BOOTSTRAP TOPIC` works on partition 0 of the topic until it is killed. Each line is
-the time of a success (monotonic seconds, which all processes of a machine share) and what was done. `pause` of the
-lines' times says the rest.
+`python -m tests.support.pauses KIND BOOTSTRAP TOPIC` works on partition 0 of the topic until it is killed. Each line
+`done …` has the time of a success (monotonic seconds, which all processes of a machine share) and what was done.
+`pause` of these times says the rest.
 """
 
 from __future__ import annotations
@@ -147,5 +147,5 @@ KINDS: dict[str, Callable[[str, str], Iterator[Any]]] = {
 if __name__ == "__main__":
     kind, *where = sys.argv[1:]
     for done in KINDS[kind](*where):
-        print(f"{time.monotonic():.3f} {done}", flush=True)
+        print(f"done {time.monotonic():.3f} {done}", flush=True)
         time.sleep(_EVERY_S)
