@@ -94,7 +94,7 @@ def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int 
 
 
 OVERDUE_S: Final = 2.0
-"""A broker that has sent nothing for so long is watched. On a healthy cluster nearly every answer comes sooner."""
+"""A broker that owes an answer for so long is watched. On a healthy cluster nearly every answer comes sooner."""
 WATCH_EVERY_S: Final = 1.0
 
 _MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
@@ -161,6 +161,8 @@ class BrokerConnection(AutoCloseable):
         """Returns the memory for a response of a size; its owner may replace it by a cheaper allocator."""
         self.watch: Callable[[], None] | None = None
         """Called every second while an answer is overdue; raises ConnectionFailed when the broker has gone."""
+        self.overdue_s = OVERDUE_S
+        """Longer where requests wait at the broker on purpose."""
         self.throttled_until = 0.0
         """Until then (monotonic) the broker handles no request of this connection: its quota is exceeded (KIP-219)."""
         self._lock = threading.Lock()
@@ -432,7 +434,7 @@ class BrokerConnection(AutoCloseable):
 
     def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
         """As `wait_for`, and `watch` is called while it lasts."""
-        pause = OVERDUE_S
+        pause = self.overdue_s
         while self.watch is not None and pause < deadline - time.monotonic():
             if is_ready(sock, event, pause):
                 return

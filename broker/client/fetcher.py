@@ -161,6 +161,7 @@ class Fetcher(AutoCloseable):
             self._connection = self.cluster.open_connection(node)
             if self._allocate is not None:
                 self._connection.allocate = self._allocate
+            self._connection.overdue_s += self._limits.max_wait_ms / 1000
             if node == self.cluster.known_leader(self.tp):
                 self._connection.watch = partial(self.cluster.check_leader, node, [self.tp])
             self._node = node

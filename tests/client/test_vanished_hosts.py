@@ -196,6 +196,20 @@ def test_a_fetch_goes_to_the_new_leader_while_the_old_one_is_still_in_the_cluste
     assert three.asked[-1] == (3, ApiKey.FETCH)
 
 
+def test_a_fetch_that_may_wait_at_the_broker_is_not_overdue(three: SilentBrokers, cluster: Cluster) -> None:
+    with Fetcher(cluster, TP, max_wait_ms=600) as fetcher:
+        fetcher.fetch(0)
+        begun = len(three.asked)
+        three.slow.add(1)
+        fetcher.prefetch(0)
+        connection = fetcher._connection
+        assert connection is not None
+        assert not connection.wait_readable(0.3)
+        with pytest.raises(RequestTimedOut):
+            connection.receive_reply(timeout_s=0.5)
+    assert [api for _, api in three.asked[begun:]] == [ApiKey.FETCH]
+
+
 def test_a_consumer_goes_to_the_new_leader(three: SilentBrokers) -> None:
     with Consumer(three.bootstrap, {**PATIENT, "fetch.max.wait.ms": "10"}) as consumer:
         consumer.assign({TP: 0})
