@@ -128,7 +128,12 @@ def test_a_batch_goes_to_the_new_leader_with_its_old_number(three: SilentBrokers
         producer.flush()
         three.silent.add(1)
         producer.send(TP, _batch(producer))
-        vanishing = threading.Thread(target=lambda: (overdue(three, 1, ApiKey.PRODUCE), three.bury(1, successor=2)))
+
+        def vanish() -> None:
+            overdue(three, 1, ApiKey.PRODUCE)
+            three.bury(1, successor=2)
+
+        vanishing = threading.Thread(target=vanish)
         vanishing.start()
         producer.flush()
         vanishing.join()

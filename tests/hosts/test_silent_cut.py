@@ -18,7 +18,7 @@ from tests.support.pauses import pause
 from tests.support.requirements import Unavailable, give_up
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CLIENTS = ("producer", "transactions", "consumer", "offsets", "new-clients")
 STREAM, LOADS = ("producer", "stream"), ("producer", "loads")
@@ -60,7 +60,7 @@ def test_clients_go_on_soon_after_a_leader_was_cut_off(network: Network, kinds: 
     servers = {
         kind: client.serve(kind, sys.executable, "-m", "tests.support.pauses", kind, bootstrap, "t") for kind in kinds
     }
-    eventually(lambda: all(len(times(server)) > 3 for server in servers.values()), timeout=300)
+    eventually(lambda: all(len(times(server)) > 3 for server in servers.values()), timeout=600)
     with network.cut(network.host(f"b{leader}")):
         cut_at = time.monotonic()
         eventually(lambda: all(_goes_on(server, cut_at) for server in servers.values()), timeout=150)

@@ -128,7 +128,8 @@ def loading(bootstrap: str, topic: str) -> Iterator[Any]:
 def _session() -> Any:
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    return SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
 
 
 KINDS: dict[str, Callable[[str, str], Iterator[Any]]] = {
