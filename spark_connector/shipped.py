@@ -29,7 +29,7 @@ _PACKAGES = ("broker", "spark_connector")
 def shipped(make: Callable[..., object], *arguments: object) -> tuple[object, ...]:
     """For `__reduce__`: what is unpickled is `make(*arguments)`, by this release of pykafka only."""
     pyarrow = getattr(sys.modules.get("pyarrow"), "__version__", "")
-    return opened, (cloudpickle.dumps((make, arguments)), code_digest(), pyarrow)
+    return opened, (pickle.dumps((make, arguments)), code_digest(), pyarrow)
 
 
 @functools.cache
@@ -46,14 +46,14 @@ def _modules(root: Path) -> Iterator[tuple[str, int]]:
                 if member.filename.startswith(tuple(f"{name}/" for name in _PACKAGES)):
                     yield from _module(member.filename, member.file_size)
         return
-    waiting = [str(root / package) for package in _PACKAGES]
+    start, waiting = len(str(root)) + 1, [str(root / package) for package in _PACKAGES]
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir():
                     waiting.append(entry.path)
                 else:
-                    yield from _module(os.path.relpath(entry.path, root), entry.stat().st_size)
+                    yield from _module(entry.path[start:], entry.stat().st_size)
 
 
 def _module(path: str, size: int) -> Iterator[tuple[str, int]]:
@@ -93,4 +93,4 @@ def opened(sent: bytes, digest: int, pyarrow: str) -> object:
     )
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

@@ -6,6 +6,7 @@ The executors are processes of their own, which find no other Python on their PA
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from tests.support.kafka import Kafka
@@ -36,17 +38,22 @@ def numbers(broker: Kafka, topic: str) -> Topic:
 def driver(
     topic: Topic, home: Path, acts: Sequence[str], settings: dict[str, str], variables: dict[str, str]
 ) -> dict[str, Any]:
-    """What came of the acts. The driver runs in `home`, as a user's shell would start it."""
+    """What came of the acts. The driver runs in `home`, as a user's shell would start it; executors below `spark`."""
+    (spark := home / "spark").mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (spark / entry.name).symlink_to(entry)
     ours = {name: value for name, value in users_environment().items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     given = {"bootstrap": topic.bootstrap, "topic": topic.name, "home": str(home), "acts": acts, "settings": settings}
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.shipped_session", json.dumps(given)],
         cwd=home,
-        env={**ours, "PYTHONPATH": str(ROOT), **variables},
+        env={**ours, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(spark), **variables},
         capture_output=True,
         text=True,
         timeout=900,
     )
+    shutil.rmtree(spark)  # each executor has unpacked its archive there
     assert done.returncode == 0, done.stderr[-4000:]
     came: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return came
