@@ -65,6 +65,9 @@ kafka_server_brokertopicmetrics_reassignmentbytesin_total{topic} Part of the rep
     reassignment adds to this broker.
 kafka_server_brokertopicmetrics_reassignmentbytesout_total{topic} Part of the replication bytes out: to replicas that a
     reassignment adds.
+kafka_server_brokertopicmetrics_truncatedrecords_total{topic} Records that this broker, as a follower, cut off its logs
+    because their leader does not have them: what an isolated leader took with acks=1 is lost. The broker's log has
+    partition, offsets and leader epochs.
 kafka_server_brokertopicmetrics_remotecopybytes_total{topic} Bytes of segments copied to the archive.
 kafka_server_brokertopicmetrics_remotecopyrequests_total{topic} Segments copied to the archive.
 kafka_server_brokertopicmetrics_remotecopyerrors_total{topic} Copies and commits to the archive that failed; they are
