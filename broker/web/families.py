@@ -90,6 +90,8 @@ kafka_server_archivecache_waiting Reads from the archive that wait for a thread 
     in the cache.
 kafka_server_brokertopicmetrics_remotelogsizebytes{topic} Bytes of the archived segments of partitions led by this
     broker; left out while that of one is not known.
+pykafka_archive_failing_partitions{topic} Partitions led by this broker whose archive does not go on: not 0 as soon as a
+    copy fails, until one succeeds. `pykafka log archive status` says why, and since when.
 pykafka_archive_upkeep_failures What this broker, as the controller, cannot write into the archive now: backups of the
     cluster, topics, deletions. /healthz says why.
 kafka_server_leaderreplication_byte_rate Bytes per second to throttled followers; the limit is
