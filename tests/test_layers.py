@@ -38,7 +38,7 @@ ROWS: list[set[str]] = [
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
         *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "verdict"),
-        *("patterns", "stored_names"),
+        *("patterns", "stored_names", "keep_alive"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}

@@ -168,7 +168,7 @@ class BrokerConnection(AutoCloseable):
         self._socket: socket.socket | None = None
         failures: dict[str, ConnectionFailed | RequestTimedOut] = {}
         tried: list[str] = []
-        for address, connect in ways(host, port, connect_timeout_s, proxy_url):
+        for address, connect in ways(host, port, connect_timeout_s, proxy_url, silent_s=timeout_s):
             try:
                 self._open(connect, tls, connect_timeout_s)
                 return
