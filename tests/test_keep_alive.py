@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import sys
 
 import pytest
 
 from broker.client.broker_connection import BrokerConnection
-from broker.keep_alive import has_vanished, keep_alive
+from broker.keep_alive import keep_alive
 from tests.support.kafka import Kafka
-from tests.support.vanished_peer import vanish
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
 
@@ -49,32 +46,3 @@ def test_a_clients_connection_breaks_with_its_request_time_out(broker: Kafka) ->
             assert sock.getsockopt(TCP, socket.TCP_USER_TIMEOUT) == 17_000
         finally:
             sock.detach()  # it is the connection's
-
-
-def test_a_host_that_acknowledges_nothing_is_told_from_a_process_that_reads_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as peer:
-        ours, _ = server.accept()
-        with ours:
-            keep_alive(ours, 60.0, reads_late=True)
-            assert ours.getsockopt(TCP, socket.TCP_USER_TIMEOUT) == 0, "a slow reader would be cut off"
-            ours.sendall(b"x")
-            eventually(lambda: not has_vanished(ours, 0.0))
-            ours.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    ours.send(bytes(1 << 16))
-            assert not has_vanished(ours, 0.3)
-            with pytest.raises(AssertionError):
-                eventually(lambda: has_vanished(ours, 0.3), timeout=1)
-            vanish(peer)
-            eventually(lambda: has_vanished(ours, 0.3))
-
-
-def test_a_host_that_vanished_before_it_acknowledged_is_noticed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as peer:
-        ours, _ = server.accept()
-        with ours:
-            vanish(peer)
-            assert not has_vanished(ours, 0.0), "nothing was sent"
-            ours.sendall(b"x")
-            eventually(lambda: has_vanished(ours, 0.3))

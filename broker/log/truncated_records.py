@@ -15,9 +15,9 @@ from broker.log.segment_file import SegmentFile, scan_headers
 
 
 class TruncatedRecords(NamedTuple):
-    """`count` leaves out the markers of transactions. The epochs are those of the first and the last batch."""
+    """`records` leaves out the markers of transactions. The epochs are those of the first and the last batch."""
 
-    count: int
+    records: int
     first_epoch: int
     last_epoch: int
 

@@ -23,8 +23,8 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
-from broker.keep_alive import has_vanished, keep_alive
 from broker.metrics import ListenerMetrics
+from broker.net.client_host import CLIENT_SILENT_S, has_vanished, watch_host
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
 from broker.net.response import EncryptedWriter, Part, Response, ResponseWriter
@@ -40,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 CLIENT, MALFORMED, TOO_LARGE, UNSUPPORTED, FAILED = "client", "malformed", "too_large", "unsupported", "failed"
 LOGIN, VANISHED = "login", "vanished"
-CLIENT_SILENT_S = 30.0
-"""A client's host that acknowledges nothing for so long is gone. A client may let its kernel hold what it has no time
-to read."""
 MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 SLOWEST_BYTES_PER_S = 100_000
@@ -122,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client = dataclasses.replace(self.client, host=plain_address(str(peer[0])), port=int(peer[1]))
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keep_alive(sock, CLIENT_SILENT_S, reads_late=True)
+        watch_host(sock)
         self._counts.accepted += 1
         self._on_open(self)
 
@@ -272,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._mute is not None or (self._serving is not None and not self._writer.sending)
 
     def has_vanished(self, now: float) -> bool:
-        """Whether the client's host is gone: it does not even acknowledge what it was sent (keep_alive.py)."""
+        """Whether the client's host is gone: it does not even acknowledge what it was sent."""
         if self.last_active > now - CLIENT_SILENT_S:
             return False
         sock = self._transport.get_extra_info("socket")

@@ -21,7 +21,8 @@ from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.metrics import Metrics
 from broker.net.acceptor import Acceptor
-from broker.net.connection import CLIENT_SILENT_S, VANISHED, Connection
+from broker.net.client_host import CLIENT_SILENT_S
+from broker.net.connection import VANISHED, Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, FindToken, SaslSession

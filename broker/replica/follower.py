@@ -218,10 +218,10 @@ class Follower(Replica):
         if gone is None:
             gone, what = TruncatedRecords(end - offset, -1, -1), f"up to {end - offset} records (not all can be read)"
         else:
-            what = f"{gone.count} records of leader epochs {gone.first_epoch} to {gone.last_epoch}"
-        self.metrics.truncated_records += gone.count
+            what = f"{gone.records} records of leader epochs {gone.first_epoch} to {gone.last_epoch}"
+        self.metrics.truncated_records += gone.records
         text = "%s: truncating %s, offsets %d to %d, which the leader, broker %d of epoch %d, does not have: %s%s"
-        more = "; producers with acks=1 or acks=0 may have been told that they are stored" if gone.count else ""
+        more = "; producers with acks=1 or acks=0 may have been told that they are stored" if gone.records else ""
         if offset < self._high_watermark:
             more += f"; records below the high watermark {self._high_watermark} go"
         level = logging.WARNING if more else logging.INFO

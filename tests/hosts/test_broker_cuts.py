@@ -86,7 +86,7 @@ def test_brokers_go_on_after_a_silent_cut_and_the_one_that_was_cut_is_soon_back(
         begun = time.time()
         time.sleep(cut_s)
     healed = time.time()
-    eventually(lambda: all(Seen(probe).reached(BROKERS[1], one, 3, healed) for one in range(3)), timeout=60)
+    eventually(lambda: all(Seen(probe).reached(BROKERS[1], one, 3, healed) is not None for one in range(3)), timeout=60)
     seen = Seen(probe)
     for partition in range(3):
         assert seen.outage_s(partition, begun, healed) < 10
@@ -157,13 +157,13 @@ def test_a_partial_cut_costs_one_change_of_the_isr_and_no_leader(cluster: Cluste
     first, second, _ = cluster.hosts
     with cluster.network.cut_between(first, second):
         begun = time.time()
-        eventually(lambda: Seen(probe).reached(BROKERS[2], 0, 2, begun), timeout=60)
-        eventually(lambda: Seen(probe).reached(BROKERS[2], 1, 2, begun), timeout=60)
+        eventually(lambda: Seen(probe).reached(BROKERS[2], 0, 2, begun) is not None, timeout=60)
+        eventually(lambda: Seen(probe).reached(BROKERS[2], 1, 2, begun) is not None, timeout=60)
         shrunk = time.time()
         eventually(lambda: Seen(probe).outage_s(0, shrunk, time.time()) < time.time() - shrunk, timeout=30)
         time.sleep(5)
     healed = time.time()
-    eventually(lambda: all(Seen(probe).reached(BROKERS[2], one, 3, healed) for one in (0, 1)), timeout=60)
+    eventually(lambda: all(Seen(probe).reached(BROKERS[2], one, 3, healed) is not None for one in (0, 1)), timeout=60)
     seen = Seen(probe)
     assert seen.states_of(BROKERS[2], 0) == [State(1, 0, (1, 2, 3)), State(1, 0, (1, 3)), State(1, 0, (1, 3, 2))]
     assert seen.states_of(BROKERS[2], 1) == [State(2, 0, (2, 3, 1)), State(2, 0, (2, 3)), State(2, 0, (2, 3, 1))]
