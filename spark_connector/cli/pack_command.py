@@ -76,7 +76,8 @@ def write_archive(archive: Path, extras: Sequence[str] | None = None) -> None:
 
 
 def _files(extras: Sequence[str] | None) -> Iterator[tuple[str, Path]]:
-    """(path in the archive, file). Ours are those that run here: where it is a clone, no record of an installation names the files."""
+    """(path in the archive, file). Ours are the modules that run here: of a clone no record of an
+    installation names the files."""
     root = Path(__file__).parents[2]
     for top in _OURS:
         for path in (root / top).rglob("*") if (root / top).is_dir() else [root / top]:
