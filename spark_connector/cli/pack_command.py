@@ -20,7 +20,6 @@ from typing import Annotated, Final
 
 import typer
 
-import broker
 from broker.errors import ConfigError
 from broker.tools.checkup import FOR_DEVELOPERS, PACKAGE
 from broker.tools.client_options import JsonOutput, option
@@ -77,8 +76,9 @@ def write_archive(archive: Path, extras: Sequence[str] | None = None) -> None:
 
 
 def _files(extras: Sequence[str] | None) -> Iterator[tuple[str, Path]]:
-    """(path in the archive, file). Ours are those that run here, which of a clone no record of files names."""
-    root = Path(broker.__file__).parent.parent
+    """(path in the archive, file). Ours are the modules that run here: of a clone no record of an
+    installation names the files."""
+    root = Path(__file__).parents[2]
     for top in _OURS:
         for path in (root / top).rglob("*") if (root / top).is_dir() else [root / top]:
             if path.is_file() and "__pycache__" not in path.parts:
