@@ -109,6 +109,10 @@ class Destination(ABC):
     def task_output(self, place: str) -> TaskOutput:
         """Where tasks write the files of the load that was staged at `place`."""
 
+    def local_place(self) -> str | None:
+        """Where tasks would write, if that is a path of this host; None for a place that all hosts reach."""
+        return None
+
     def gather(self, place: str, files: WrittenFiles) -> None:  # noqa: B027 - a table's log names its files
         """Make these files of `task_output` the load's files; others are of attempts that do not count."""
 

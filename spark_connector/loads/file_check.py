@@ -13,13 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_connector.loads.record import LoadError, LoadFile
+from spark_connector.loads.shared_path import SHARED
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile, WrittenFiles
 
-SHARED = (
-    "Loads need a place that all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file "
-    "system that is mounted at the same path on every host"
-)
 _AT_ONCE = 8  # files; each costs a request or two of an object store
 
 

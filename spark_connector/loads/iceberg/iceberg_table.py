@@ -79,6 +79,12 @@ class IcebergDestination(LakeDestination[Table]):
         table = evolve_table(self._place, table, layout)
         return fitted_layout(table.metadata, layout, self.url)
 
+    def local_place(self) -> str | None:
+        if self.log.table() is not None:
+            return super().local_place()
+        location = self._place.new_location()
+        return location if location.startswith(("/", "file:")) else None
+
     def task_output(self, place: str) -> TaskOutput:
         table = self.there()
         return IcebergOutput(f"{_location(table)}/{place}", dict(table.io.properties))
