@@ -181,11 +181,6 @@ class Storage:
         return self.is_hdfs
 
     @property
-    def is_local(self) -> bool:
-        """Whether it is a path of this host, which may be another place on the next one."""
-        return False
-
-    @property
     def is_hdfs(self) -> bool:
         return isinstance(self._fs, HdfsFileSystem)
 
@@ -440,8 +435,6 @@ class ObjectStorage(Storage):
 
 class LocalStorage(Storage):
     """A directory of this machine. It calls `os`, because fsspec's local `mv` moves INTO an existing directory."""
-
-    is_local = True
 
     @property
     def renames_directories(self) -> bool:

@@ -38,9 +38,10 @@ def check_written(attempt: str, output: TaskOutput, files: WrittenFiles) -> None
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
             found = list(pool.map(wrong, files))
-    for file, why in zip(files, found, strict=True):
-        if why is not None:
-            raise _not_as_written(attempt, output.url_of(file.name), file.host, why)
+    bad = [(file, why) for file, why in zip(files, found, strict=True) if why is not None]
+    for file, why in bad:
+        left = _left(output.url_of(""), {file.host for file, _ in bad})
+        raise _not_as_written(attempt, output.url_of(file.name), file.host, why, left)
 
 
 def check_sizes(
@@ -81,7 +82,16 @@ def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
     return None if bytes(end) == wanted else "has the right size, but another footer"
 
 
-def _not_as_written(attempt: str, url: str, host: str, why: str) -> FileNotAsWritten:
+def _left(directory: str, hosts: set[str]) -> str:
+    """Which files the driver cannot remove, because it does not see them."""
+    others = sorted(hosts - {socket.gethostname(), ""})
+    if not others:
+        return ""
+    named = f"host {others[0]}" if len(others) == 1 else f"hosts {', '.join(others[:-1])} and {others[-1]}"
+    return f". The files of this try are left in {directory.rstrip('/')} on {named}: remove that directory there"
+
+
+def _not_as_written(attempt: str, url: str, host: str, why: str, left: str = "") -> FileNotAsWritten:
     here = socket.gethostname()
     if not host:
         who, reason = "", f"The executors may not share this path with the driver on host {here}. {SHARED}"
@@ -90,4 +100,4 @@ def _not_as_written(attempt: str, url: str, host: str, why: str) -> FileNotAsWri
     else:
         who = f", which a task on host {host} has written,"
         reason = f"The executors do not share this path with the driver on host {here}. {SHARED}"
-    return FileNotAsWritten(f"{attempt}: {url}{who} {why}. {reason}. Nothing was committed")
+    return FileNotAsWritten(f"{attempt}: {url}{who} {why}. {reason}. Nothing was committed{left}")

@@ -74,10 +74,6 @@ class LakeDestination(TableDestination[T | None]):
             raise TableGone(self.url)
         return storage
 
-    def local_place(self) -> str | None:
-        storage = self.storage()
-        return storage.shown if storage is not None and storage.is_local else None
-
     def place_of(self, record: LoadRecord) -> str:
         """Where the tasks write: for an upsert where no reader of data files and no sweep of orphans looks."""
         load_id = record.load_id

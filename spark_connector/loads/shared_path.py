@@ -16,6 +16,11 @@ SHARED = (
 )
 
 
+def is_local(url: str) -> bool:
+    """Whether this is another place on each host: a path, or a database in a file."""
+    return url.startswith(("/", "file:", "sqlite"))
+
+
 def is_on_other_hosts(master: str) -> bool:
     """Whether the executors of this Spark master may run on other hosts than the driver. False where nothing tells: an
     empty name."""

@@ -7,6 +7,7 @@ and the commit that would name it, in each kind of place, by each road.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,10 @@ def test_between_the_tasks_and_the_driver(
     monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
     text = fails(loads, f"part-[0-9a-f]+.[a-z]+, which a task on host worker-7 has written, {DAMAGES[damage]}")
     assert f"do not share this path with the driver on host {socket.gethostname()}" in text
+    left = re.search(
+        r"The files of this try are left in file://(\S+) on host worker-7: remove that directory there$", text
+    )
+    assert left is not None
     assert "all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file system" in text
     assert loads().rows == 1
     assert loads.rows() == 2

@@ -114,9 +114,6 @@ class DatabaseDestination(TableDestination[TableName]):
     def task_output(self, place: str) -> TaskOutput:
         return DatabaseOutput(self.address.url, self.url, place, self.address.schema)
 
-    def local_place(self) -> str | None:
-        return self.url if self._engine.dialect.name == "sqlite" else None
-
     def gather(self, place: str, files: WrittenFiles) -> None:
         """Name the attempts that count. Raises LoadError unless the driver sees all their rows.
 

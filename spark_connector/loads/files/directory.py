@@ -149,9 +149,6 @@ class FilesDestination(LoadedDestination):
     def task_output(self, place: str) -> TaskOutput:
         return StorageOutput(self.output.url, self.output.options, _attempts(place))
 
-    def local_place(self) -> str | None:
-        return self.url if self.output.is_local else None
-
     def gather(self, place: str, files: WrittenFiles) -> None:
         """Move the files into the data directory: readers will see all that is there."""
         self.output.make_directory(place)
