@@ -200,7 +200,10 @@ def _refuse_unshared(what: str, request: LoadRequest, place: Destination, sessio
 
 def _master_of(spark: SparkSession) -> str:
     """Empty where the session does not tell."""
-    return str(spark.conf.get("spark.master", ""))
+    try:
+        return str(spark.conf.get("spark.master", ""))
+    except Exception:  # of py4j or grpc: a service may show none of its settings
+        return ""
 
 
 def _tell(found: Findings, record: LoadRecord) -> None:

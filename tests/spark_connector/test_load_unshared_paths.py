@@ -17,6 +17,7 @@ from spark_connector.loads.files.directory import FilesDestination
 from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.shared_path import SHARED
+from tests.support.console import error_of
 from tests.support.history_loads import no_session
 from tests.support.kafka import Kafka
 from tests.support.table_harness import add_catalog
@@ -41,7 +42,8 @@ def loaded(broker: Kafka, topic: str, tmp_path: Path) -> Callable[..., LoadResul
 
     def run(format: str, master: str, session: Any = no_session, **given: Any) -> LoadResult:
         target = Target(**{"group": f"g-{topic}", "format": format, **place_of(format, tmp_path)}).check()
-        arguments = {"bootstrap_servers": broker.bootstrap, "topic": topic, "options": JSON, "publish_offsets": False}
+        arguments: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "topic": topic, "options": JSON}
+        arguments["publish_offsets"] = False
         return run_load(LoadRequest.build(target, master=master, **arguments | given), session, lambda *_: None)
 
     return run
@@ -100,3 +102,17 @@ def test_the_server_of_spark_connect_is_asked(loaded: Callable[..., LoadResult],
             loaded("parquet", "sc://server:15002", lambda: session)
     else:
         assert loaded("parquet", "sc://server:15002", lambda: session).rows == 1
+
+
+@pytest.mark.parametrize("words", [["--master", STANDALONE], ["--conf", f"spark.master={STANDALONE}"]])
+def test_the_command_knows_the_master_before_spark_starts(tmp_path: Path, words: list[str]) -> None:
+    place = ["--to", str(tmp_path / "place"), "--group", "g"]
+    said = error_of("load", "--topic", "t", "-b", "localhost:1", *place, *words, status=2)
+    assert f"the executors of {STANDALONE} on hosts of their own" in said
+    assert not (tmp_path / "place").exists()
+
+
+def test_a_server_that_shows_no_settings_is_not_known(loaded: Callable[..., LoadResult]) -> None:
+    session = mock.Mock()
+    session.conf.get.side_effect = RuntimeError("[CONFIG_NOT_AVAILABLE] Configuration spark.master is not available")
+    assert loaded("parquet", "sc://server:15002", lambda: session).rows == 1
