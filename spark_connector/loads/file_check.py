@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_connector.loads.record import LoadError, LoadFile
-from spark_connector.loads.shared_path import SHARED
+from spark_connector.loads.shared_path import SHARED, is_local
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile, WrittenFiles
 
@@ -24,24 +24,33 @@ class FileNotAsWritten(LoadError):
     """A file that a commit would name is not there for its readers, or is not what a task has written."""
 
 
-def check_written(attempt: str, output: TaskOutput, files: WrittenFiles) -> None:
-    """Raise FileNotAsWritten unless `output` has all these files, as the tasks have told of them.
+def check_written(
+    attempt: str, output: TaskOutput, files: WrittenFiles, *beside: tuple[TaskOutput, WrittenFiles]
+) -> None:
+    """Raise FileNotAsWritten unless `output` has all these files, as the tasks have told of them, and so have the
+    outputs `beside` it theirs.
 
     `attempt`: what would be committed, in words.
     """
+    wrong = [(output, _wrong(output, files)) for output, files in ((output, files), *beside)]
+    left = "".join(_left(output.url_of(""), {file.host for file, _ in found}) for output, found in wrong)
+    for output, found in wrong:
+        for file, why in found:
+            raise _not_as_written(attempt, output.url_of(file.name), file.host, why, left)
 
-    def wrong(file: WrittenFile) -> str | None:
+
+def _wrong(output: TaskOutput, files: WrittenFiles) -> list[tuple[WrittenFile, str]]:
+    """Those of the files that are not as they were written, and why."""
+
+    def look(file: WrittenFile) -> str | None:
         return _why_wrong(output, file)
 
     if len(files) < 2:
-        found: Iterable[str | None] = map(wrong, files)
+        found: Iterable[str | None] = map(look, files)
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
-            found = list(pool.map(wrong, files))
-    bad = [(file, why) for file, why in zip(files, found, strict=True) if why is not None]
-    for file, why in bad:
-        left = _left(output.url_of(""), {file.host for file, _ in bad})
-        raise _not_as_written(attempt, output.url_of(file.name), file.host, why, left)
+            found = list(pool.map(look, files))
+    return [(file, why) for file, why in zip(files, found, strict=True) if why is not None]
 
 
 def check_sizes(
@@ -85,7 +94,7 @@ def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
 def _left(directory: str, hosts: set[str]) -> str:
     """Which files the driver cannot remove, because it does not see them."""
     others = sorted(hosts - {socket.gethostname(), ""})
-    if not others:
+    if not others or not is_local(directory):
         return ""
     named = f"host {others[0]}" if len(others) == 1 else f"hosts {', '.join(others[:-1])} and {others[-1]}"
     return f". The files of this try are left in {directory.rstrip('/')} on {named}: remove that directory there"

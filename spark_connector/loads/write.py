@@ -181,9 +181,8 @@ def _write(
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     begins()
     result = job.run(session, ranges)
-    check_written(f"load {record.load_id}", job.output, result.files)
-    if job.bad_records is not None:
-        check_written(f"load {record.load_id}", job.bad_records.output, result.bad_files)
+    beside_rows = [] if job.bad_records is None else [(job.bad_records.output, result.bad_files)]
+    check_written(f"load {record.load_id}", job.output, result.files, *beside_rows)
     written = _counted(record, result.files)
     bad = sum_bad(result.bad)
     read = _total(written) + (0 if options.formats.mode is ParseMode.PERMISSIVE else _total(bad))

@@ -14,10 +14,10 @@ import pytest
 from tests.support.hosts import HOME, Network, start_broker, start_master, start_worker, start_zookeeper
 from tests.support.requirements import Unavailable, give_up
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 JSON = {"valueFormat": "json", "valueSchema": "n INT"}
-BY_TASKS = {"minPartitions": "4"}
+BY_TASKS = {"minPartitions": "2"}
 FORMATS = ("parquet", "json", "orc", "avro", "delta", "iceberg", "sql")
 LAKES = ("delta", "iceberg")
 TRAPS = (*FORMATS, *(f"upsert {lake}" for lake in LAKES), *(f"dead letters {lake}" for lake in LAKES))
@@ -40,7 +40,7 @@ def seen(network: Network) -> Any:
     master = start_master(network.host("master"))
     for name in ("w1", "w2"):
         start_worker(network.host(name), master)
-    return network.host("driver").call("tests.hosts.test_destinations:play", master, "kafka:9092", timeout=600)
+    return network.host("driver").call("tests.hosts.test_destinations:play", master, "kafka:9092", timeout=1700)
 
 
 @pytest.mark.parametrize("trap", TRAPS)
@@ -111,7 +111,8 @@ class _Session:
         for partition in range(4):
             topic.produce([b'{"n": %d}' % n for n in range(750)], partition, key=b"k")
         Topic(bootstrap, "bad", 2).produce([b"no json"] * 2000)
-        Topic(bootstrap, "small").produce([b'{"n": 1}'], key=b"k")
+        self.small = Topic(bootstrap, "small")
+        self.small.produce([b'{"n": 1}'], key=b"k")
         Topic(bootstrap, "out", 2)
 
     def load(self, trap: str, name: str, **given: Any) -> Any:
@@ -129,7 +130,7 @@ class _Session:
             given |= {"dead_letters": place, "topic": "bad"}
         options = JSON | given.pop("options", BY_TASKS)
         arguments: dict[str, Any] = {"topic": "t", "publish_offsets": False, "options": options, **given}
-        where = {"to": to, "format": format, "catalog": catalog, "group": "g"}
+        where: dict[str, Any] = {"to": to, "format": format, "catalog": catalog, "group": "g"}
         return load(self.spark, bootstrap_servers=self.bootstrap, **where, **arguments)
 
     def refused(self, trap: str) -> list[Any]:
@@ -157,7 +158,7 @@ class _Session:
 
         few = {"topic": "small", "shared_mount": True, "options": {}}
         self.load("delta", "small", **few)
-        self._produce_one()
+        self.small.produce([b'{"n": 2}'], key=b"l")
         self.load("delta", "small", **few)
         done = compact(Target(f"{HOME}/small", "g", format="delta"), rewindable="0")
         upserted = self.load("upsert delta", "small_upsert", **few)
@@ -188,11 +189,6 @@ class _Session:
         stored = self.spark.read.format("pykafka").options(**out).load().count()
         there = (HOME / "checkpoint" / "commits").is_dir()
         return {"streamed": streamed, "stored": stored, "rows after": rest, "checkpoint": there}
-
-    def _produce_one(self) -> None:
-        from tests.support.topics import Topic
-
-        Topic(self.bootstrap, "small").produce([b'{"n": 2}'], key=b"l")
 
 
 def said(act: Any) -> str:

@@ -211,6 +211,25 @@ def test_dead_letters(broker: Kafka, topic: str, tmp_path: Path, format: str, af
     assert (result.rows, result.bad_rows) == (1, 1)
 
 
+def test_what_is_left_of_rows_and_of_dead_letters(
+    broker: Kafka, topic: str, tmp_path: Path, after_tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = begun(broker, topic, tmp_path, "parquet", dead_letters=f"delta:{tmp_path}/bad")
+    loads.topic.produce([b"no json"])
+    before = loads.files()
+
+    def act() -> None:
+        for new in (loads.files() | loads.files("bad")) - before:
+            new.unlink()
+
+    after_tasks(act)
+    monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
+    text = fails(loads, "place/.* is not there")
+    left = "The files of this try are left in file://{} on host worker-7: remove that directory there"
+    assert re.search(left.format(rf"{tmp_path}/place/\S+"), text)
+    assert re.search(left.format(rf"{tmp_path}/bad/\S+"), text)
+
+
 @pytest.mark.parametrize("damage", [removed, cut])
 @pytest.mark.parametrize("format", ["delta", "iceberg"])
 def test_a_compaction(

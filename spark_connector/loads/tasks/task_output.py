@@ -66,7 +66,8 @@ class LocalOutput:
                 raise
             raise LoadError(
                 f"a task on host {here} cannot write {self.url_of(name)}: {type(error).__name__}: {error}. The "
-                f"executors may not share this path with the driver on host {self.driver}. {SHARED}"
+                f"executors may not share this path with the driver on host {self.driver}. {SHARED}. What tasks of "
+                f"this load have made at {self.url_of('')} on other hosts is left there"
             ) from error
 
     def open_input(self, name: str) -> Any:
