@@ -98,7 +98,8 @@ class LoadOptions:
         """Raises ConfigError."""
         servers, options = self.cluster()
         given = given_to(Load, self.given) | {"bootstrap_servers": servers, "options": options}
-        return LoadRequest.build(self.target, is_impatient=is_impatient, **given)
+        master = self.spark_settings.get("spark.master", self.master)
+        return LoadRequest.build(self.target, is_impatient=is_impatient, master=master, **given)
 
 
 @contextlib.contextmanager
