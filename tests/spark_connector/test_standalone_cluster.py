@@ -50,24 +50,31 @@ def test_of_two_attempts_of_a_task_that_both_write_one_counts(
             assert len(there) == 2, name
 
 
-def test_executors_that_come_and_go_and_loads_at_the_same_time(
+def test_jobs_get_executors_anew_after_all_were_given_back(
     cluster: StandaloneSpark, broker: Kafka, topic: str, tmp_path: Path
 ) -> None:
-    given = {"bootstrap": broker.bootstrap, "topic": topic, "home": str(tmp_path)}
-    seen = cluster.run("tests.support.shared_application", **given)
-    first, second = seen["rounds"]
-    assert [first["read"], second["read"]] == [200, 400]
-    assert [first["loaded"], second["loaded"]] == [200, 200]
-    assert not set(first["by"]) & set(second["by"]), "the executors of the first round were gone"
+    given = {"part": "dynamic", "bootstrap": broker.bootstrap, "topic": topic, "home": str(tmp_path)}
+    assert cluster.run("tests.support.shared_application", **given) == {"loaded": 200, "read": 200}
+    assert values_of(tmp_path, "dynamic") == list(range(200))
     copies = [int(value) for value in committed_values(broker.bootstrap, f"{topic}-copies")]
-    assert sorted(copies) == list(range(400))
-    assert seen["groups"] == [400] * 4
-    assert sorted(map(str, seen["one group"]["delta"])) == ["400", "conflict"]
-    assert sorted(map(str, seen["one group"]["parquet"])) == ["400", "conflict"]
+    assert sorted(copies) == list(range(200))
+
+
+def test_loads_in_fair_pools_at_the_same_time(
+    cluster: StandaloneSpark, broker: Kafka, topic: str, tmp_path: Path
+) -> None:
+    """Of four groups all are committed; of two loads of one group one is, and the other one leaves nothing."""
+    given = {"part": "at once", "bootstrap": broker.bootstrap, "topic": topic, "home": str(tmp_path)}
+    seen = cluster.run("tests.support.shared_application", **given)
+    assert seen["groups"] == [200] * 4
     for number in range(4):
-        assert values_of(tmp_path, f"group-{number}") == list(range(400))
-    assert DeltaTable(str(tmp_path / "delta-rivals")).to_pyarrow_table().num_rows == 400
-    assert not [path for path in tmp_path.rglob("_staging/*") if path.is_file() or path.name.startswith(topic)]
+        assert values_of(tmp_path, f"group-{number}") == list(range(200))
+    for found in seen["rivals"]:
+        assert sorted(map(str, found)) == ["200", "conflict"]
+    assert DeltaTable(str(tmp_path / "delta-rivals")).to_pyarrow_table().num_rows == 200
+    assert len(list((tmp_path / "parquet-rivals").glob("load=*"))) == 1
+    files = len(DeltaTable(str(tmp_path / "delta-rivals")).file_uris())
+    assert len(data_files(tmp_path / "delta-rivals")) == files
 
 
 def values_of(home: Path, group: str) -> list[int]:

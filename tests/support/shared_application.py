@@ -1,13 +1,12 @@
-"""Run as a program: several jobs of one application with dynamic allocation and fair pools; prints what it saw.
+"""Run as a program: jobs of one application, with dynamic allocation or in fair pools; prints what it saw.
 
-Arguments, as JSON: `settings` of the session, `bootstrap`, `topic`, which it makes beside one for `-copies`, and
-`home`, a directory.
+Arguments, as JSON: `settings` of the session, `part` (`dynamic` or `at once`), `bootstrap`, `topic`, which it
+makes beside one for `-copies`, and `home`, a directory.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from typing import Any
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 
 from spark_connector.load import load
 from spark_connector.loads.record import LoadRecord
@@ -25,12 +23,14 @@ from tests.support.speculation_session import SHARED
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
-DYNAMIC = {
-    "spark.dynamicAllocation.enabled": "true",
-    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
-    "spark.dynamicAllocation.executorIdleTimeout": "1s",
-    "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
-    "spark.scheduler.mode": "FAIR",
+SETTINGS = {
+    "dynamic": {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+        "spark.dynamicAllocation.executorIdleTimeout": "1s",
+        "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
+    },
+    "at once": {"spark.master": "local[2]", "spark.scheduler.mode": "FAIR"},
 }
 _GONE_S = 120.0
 
@@ -39,30 +39,31 @@ class Application:
     """The session, and the jobs that it does with one topic."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.spark = SparkSession.builder.config(map={**given["settings"], **DYNAMIC}).getOrCreate()
+        self.spark = SparkSession.builder.config(map={**given["settings"], **SETTINGS[given["part"]]}).getOrCreate()
         self.home, self.bootstrap = given["home"], given["bootstrap"]
         self.records, self.copies = (Topic(self.bootstrap, given["topic"] + end, 4) for end in ("", "-copies"))
         self.topic = self.records.name
+        for partition in range(4):
+            self.records.number(50, partition, first=50 * partition)
         self.options = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.topic, "minPartitions": "4"}
 
     def executors(self) -> int:
         return len(self.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one
 
-    def comes_and_goes(self, first: int) -> dict[str, Any]:
-        """200 new numbers, and work on them, each time after none was left: a read, a load, an exactly-once stream."""
-        for partition in range(4):
-            self.records.number(50, partition, first=first + 50 * partition)
-        eventually(lambda: self.executors() == 0, _GONE_S, 0.1)
-        frame = self.spark.read.format("pykafka").options(**self.options).load()
-        where = F.udf(lambda: os.environ["SPARK_EXECUTOR_DIRS"])()
-        by = frame.groupBy(where.alias("by")).count().collect()
-        eventually(lambda: self.executors() == 0, _GONE_S, 0.1)
+    def come_and_go(self) -> dict[str, Any]:
+        """A load, an exactly-once stream and a read, each begun when there is no executor."""
+        self.wait_for_none()
         loaded = self.load("delta", "dynamic")
-        eventually(lambda: self.executors() == 0, _GONE_S, 0.1)
+        self.wait_for_none()
         stream = self.spark.readStream.format("pykafka").options(**self.options, startingOffsets="earliest").load()
         writer = stream.writeStream.format("pykafka").option("kafka.bootstrap.servers", self.bootstrap)
         take_all(writer.option("topic", self.copies.name).option("checkpointLocation", f"{self.home}/checkpoint"))
-        return {"by": [row["by"] for row in by], "read": sum(row["count"] for row in by), "loaded": loaded}
+        self.wait_for_none()
+        read = self.spark.read.format("pykafka").options(**self.options).load().count()
+        return {"loaded": loaded, "read": read}
+
+    def wait_for_none(self) -> None:
+        eventually(lambda: self.executors() == 0, _GONE_S, 0.1)
 
     def load(self, format: str, group: str, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> int:
         """The rows of a load into a table, or a directory, of the group's own."""
@@ -106,10 +107,13 @@ class Application:
 
 def main(given: dict[str, Any]) -> None:
     application = Application(given)
-    seen: dict[str, Any] = {"rounds": [application.comes_and_goes(first) for first in (0, 200)]}
-    formats = ("parquet", "delta", "parquet", "delta")
-    seen["groups"] = application.at_once([(format, f"group-{n}") for n, format in enumerate(formats)])
-    seen["one group"] = {one: application.at_once([(one, "rivals")] * 2) for one in ("parquet", "delta")}
+    seen: dict[str, Any]
+    if given["part"] == "dynamic":
+        seen = application.come_and_go()
+    else:
+        groups = [(format, f"group-{n}") for n, format in enumerate(("parquet", "delta", "parquet", "delta"))]
+        seen = {"groups": application.at_once(groups)}
+        seen["rivals"] = [application.at_once([(format, "rivals")] * 2) for format in ("parquet", "delta")]
     print(json.dumps(seen))
     application.spark.stop()
 
