@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import posixpath
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -25,9 +25,11 @@ from pyspark.sql.functions import col, udf
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.errors import PykafkaError
+from broker.storage.object_stores import object_store_of
 from broker.storage.storage import Storage, open_storage
+from broker.storage.url_secrets import without_secrets
 from broker.tools.checkup import PACKAGE, Finding
-from broker.tools.output import counted
+from broker.tools.output import counted, note
 from spark_connector.cli import host_probe
 from spark_connector.cli.executor_findings import HostSeen, failed_host, findings_of
 from spark_connector.cli.host_probe import DRIVERS_FILE, Order
@@ -39,6 +41,8 @@ _HOLD_S = 0.3
 _QUIET_S = 3.0
 """How long no new executor may appear."""
 _PATIENCE_S = 60.0
+"""How long to wait for a sign of an executor."""
+_MOST_ROUNDS = 100
 _TASKS_OF_A_SERVER = 16
 """Of a job through Spark Connect, which does not tell how many cores there are."""
 _SETTINGS = {
@@ -64,18 +68,17 @@ def look_at_executors(
 ) -> Iterator[Finding]:
     """Every check of every executor's host. `properties`: of the client, empty if no broker is to be tried; `to`: the
     destination of loads. Raises ConfigError."""
-    place = None if to is None else _ProbePlace.at(to, storage_options, settings)
     brokers, untold = _advertised(properties)
     yield from untold
     with contextlib.ExitStack() as stack:
-        if place is not None:
-            yield from stack.enter_context(place.prepared())
+        place = _Place("") if to is None else stack.enter_context(_probing(to, storage_options, settings))
+        yield from place.untold
         order = Order(
             package=PACKAGE,
             libraries=_LIBRARIES,
             brokers=tuple(brokers.items()),
             client=tuple(properties.items()),
-            place=place.for_executors if place is not None else None,
+            place=place.for_executors,
             hold_s=_HOLD_S,
         )
         here = json.loads(host_probe.look(tuple(order._replace(brokers=(), place=None, hold_s=0.0))))
@@ -85,9 +88,9 @@ def look_at_executors(
         asked = _Executors(spark.session(), is_alone=master == "local" or master.startswith("local["))
         asked.ask_all(order)
         yield from asked.findings()
-        seen_here = place.names() if place is not None else []
+        seen_here = place.names()
         for name in sorted(asked.seen):
-            yield from findings_of(asked.seen[name], here, place.shown if place is not None else None, seen_here)
+            yield from findings_of(asked.seen[name], here, place.shown, seen_here)
 
 
 def _advertised(properties: Mapping[str, str]) -> tuple[dict[str, str], list[Finding]]:
@@ -104,62 +107,54 @@ def _advertised(properties: Mapping[str, str]) -> tuple[dict[str, str], list[Fin
         return given, [Finding("brokers", "unknown", says)]
 
 
-@dataclass
-class _ProbePlace:
-    """The directory of the probe files, in the destination, or in the nearest directory above that is there."""
+class _Place(NamedTuple):
+    """`shown`: the destination in words; `names`: lists the probe files that the driver sees there."""
 
-    storage: Storage | None
     shown: str
-    name: str = field(default_factory=lambda: f".pykafka-doctor-{secrets.token_hex(6)}")
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
-    is_written: bool = False
+    for_executors: tuple[str, tuple[tuple[str, str], ...], str] | None = None
+    names: Callable[[], list[str]] = list
+    untold: tuple[Finding, ...] = ()
 
-    @classmethod
-    def at(cls, to: str, options: Mapping[str, str], settings: Mapping[str, str]) -> _ProbePlace:
-        given = storage_options_for(to, options, hadoop_settings(settings))
-        if is_database_url(to) or is_iceberg(to):
-            return cls(None, "a database" if is_database_url(to) else to)
-        storage = open_storage(to, given)
-        return cls(storage, storage.shown)
 
-    @property
-    def for_executors(self) -> tuple[str, tuple[tuple[str, str], ...], str] | None:
-        if self.storage is None or not self.is_written:
-            return None
-        url = self.storage.url_of(self.name)
-        return url.removeprefix("file://"), tuple(self.storage.options.items()), self.token
-
-    @contextlib.contextmanager
-    def prepared(self) -> Iterator[list[Finding]]:
-        """Write the driver's file; all probe files that the driver sees are removed at the end of the block."""
-        if self.storage is None:
-            mend = "--to with the URL of the directory that the table's files lie in looks at that"
-            yield [Finding("destination", "unknown", f"{self.shown} was not looked at: it is no directory", mend)]
-            return
-        found = []
+@contextlib.contextmanager
+def _probing(to: str, options: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Place]:
+    """A directory for probe files in the destination, or in the nearest one above it that is there, with a file of the
+    driver in it. It is removed at the end of the block."""
+    given = storage_options_for(to, options, hadoop_settings(settings))
+    if is_iceberg(to) or is_database_url(to):
+        says = f"{without_secrets(to)} was not looked at: it is no directory"
+        mend = "--to with the URL of the directory that the table's files lie in looks at that"
+        yield _Place(to, untold=(Finding("destination", "unknown", says, mend),))
+        return
+    wanted = open_storage(to, given)
+    name, token = f".pykafka-doctor-{secrets.token_hex(6)}", secrets.token_hex(16)
+    with contextlib.ExitStack() as stack:
         try:
-            self.storage = next((one for one in self._places(self.storage) if one.exists("")), self.storage)
-            with self.storage.open_output(posixpath.join(self.name, DRIVERS_FILE)) as file:
-                file.write(self.token.encode())
-            self.is_written = True
+            above = (one for one, _ in wanted.parents())
+            storage = wanted if object_store_of(to) else _first_there(itertools.chain([wanted], above))
+            stack.callback(_remove, storage, name)
+            with storage.open_output(f"{name}/{DRIVERS_FILE}") as file:
+                file.write(token.encode())
+            url = storage.url_of(name).removeprefix("file://")
+            place = _Place(wanted.shown, (url, tuple(storage.options.items()), token), partial(storage.names, name))
         except (PykafkaError, OSError) as error:
-            found.append(Finding("destination", "error", f"the driver may not write into {self.shown}: {error}"))
-        try:
-            yield found
-        finally:
-            with contextlib.suppress(PykafkaError, OSError):
-                self.storage.remove(self.name)
+            says = f"the driver may not write into {wanted.shown}: {error}"
+            place = _Place(wanted.shown, untold=(Finding("destination", "error", says),))
+        yield place
 
-    def names(self) -> list[str]:
-        if self.storage is None or not self.is_written:
-            return []
-        return self.storage.names(self.name)
 
-    @staticmethod
-    def _places(storage: Storage) -> Iterator[Storage]:
-        yield storage
-        if storage.object_store_options is None:
-            yield from (above for above, _ in storage.parents())
+def _remove(storage: Storage, name: str) -> None:
+    try:
+        storage.remove(name)
+    except (PykafkaError, OSError) as error:
+        note(f"{storage.shown}/{name} could not be removed, do it by hand: {error}")
+
+
+def _first_there(directories: Iterable[Storage]) -> Storage:
+    for directory in directories:
+        if directory.exists(""):
+            return directory
+    raise FileNotFoundError("neither it nor a directory above it is there")
 
 
 class _Executors:
@@ -177,17 +172,15 @@ class _Executors:
 
     def ask_all(self, order: Order) -> None:
         """Ask until all hosts that Spark knows have answered or failed, and none has appeared for a while."""
-        deadline = time.monotonic() + _PATIENCE_S
-        quiet_since = time.monotonic()
+        changed, before = time.monotonic(), (0, 0)
         for rounds in itertools.count(1):
-            had = len(self.seen) + len(self.failed)
-            self._ask(order._replace(known=tuple(str(one.told["host"]) for one in self.seen.values())), deadline)
-            now = time.monotonic()
-            if len(self.seen) + len(self.failed) > had:
-                quiet_since = now
-            is_quiet = rounds > 1 and (self._is_alone or now - quiet_since >= _QUIET_S)  # the second is quick: clocks
-            has_answers = bool(self.seen or self.failed)
-            if now >= deadline or (has_answers and is_quiet and not self._silent()):
+            self._ask(order._replace(known=tuple(str(one.told["host"]) for one in self.seen.values())))
+            heard, silent, now = len(self.seen) + len(self.failed), len(self._silent()), time.monotonic()
+            if (heard, silent) != before:
+                changed, before = now, (heard, silent)
+            # The second round is quick, and compares the clocks.
+            is_quiet = rounds > 1 and (self._is_alone or now - changed >= _QUIET_S)
+            if (heard and is_quiet and not silent) or now - changed >= _PATIENCE_S or rounds == _MOST_ROUNDS:
                 return
 
     def findings(self) -> Iterator[Finding]:
@@ -215,9 +208,9 @@ class _Executors:
         else:
             yield Finding("executors", "ok" if len(self.seen) == hosts else "error", count)
 
-    def _ask(self, order: Order, deadline: float) -> None:
+    def _ask(self, order: Order) -> None:
         group = f"pykafka-doctor-{secrets.token_hex(4)}"
-        overdue = threading.Timer(max(1.0, deadline - time.monotonic()), self._cancel, (group,))
+        overdue = threading.Timer(_PATIENCE_S, self._cancel, (group,))
         overdue.daemon = True
         if self._context is not None:
             self._context.setJobGroup(group, "pykafka doctor", interruptOnCancel=True)
@@ -245,13 +238,13 @@ class _Executors:
     def _run(self, order: Order) -> list[str]:
         tasks = self._context.defaultParallelism if self._context is not None else _TASKS_OF_A_SERVER
         look, asked = host_probe.look, tuple(order)
-        cloudpickle.register_pickle_by_value(host_probe)
+        cloudpickle.register_pickle_by_value(host_probe)  # type: ignore[no-untyped-call]
         try:
             # Not by Arrow: an executor may lack pyarrow.
             task = udf(lambda _: look(asked), "string", useArrow=False).asNondeterministic()
             rows = self._spark.range(0, tasks, 1, tasks).select(task(col("id"))).collect()
         finally:
-            cloudpickle.unregister_pickle_by_value(host_probe)
+            cloudpickle.unregister_pickle_by_value(host_probe)  # type: ignore[no-untyped-call]
         return [row[0] for row in rows]
 
     def _cancel(self, group: str) -> None:

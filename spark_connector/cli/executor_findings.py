@@ -38,12 +38,13 @@ class HostSeen:
         self.skew_s = (max(least, ended - received), min(most, began - sent))
 
 
-def findings_of(host: HostSeen, here: Mapping[str, Any], to: str | None, seen_here: Iterable[str]) -> Iterator[Finding]:
+def findings_of(host: HostSeen, here: Mapping[str, Any], to: str, seen_here: Iterable[str]) -> Iterator[Finding]:
     """`here`: what the driver's own look has told; `to`: the destination in words; `seen_here`: the probe files that
     the driver sees there."""
-    yield from _python(host, here)
+    yield _python(host, here["package"]["version"])
+    yield _libraries(host, here["libraries"])
     yield _brokers(host)
-    if to is not None:
+    if host.told["place"] is not None:
         yield _destination(host, to, set(seen_here))
     yield _clock(host)
 
@@ -62,32 +63,29 @@ def failed_host(name: str, reason: str) -> Finding:
     return Finding("executor", "error", f"{name}: a Python task fails there: {says}", _PACK)
 
 
-def _python(host: HostSeen, here: Mapping[str, Any]) -> Iterator[Finding]:
-    told, ours = host.told, here["package"]["version"]
-    package, python = told["package"], f"{told['executable']} (Python {told['python']})"
+def _python(host: HostSeen, ours: str) -> Finding:
+    """`ours`: the driver's version of pykafka."""
+    package, python = host.told["package"], f"{host.told['executable']} (Python {host.told['python']})"
+    version = package["version"]
     if package["lacks"] is not None:
-        there = package["version"]
-        says = f"pykafka {there or ours} cannot be imported by" if there else f"no pykafka {ours} for"
-        yield Finding("executor", "error", f"{host.name}: {says} {python}: {package['lacks']}", _PACK)
-        return
-    says = f"{host.name}: {python} has pykafka {package['version'] or 'in an unknown version'}"
-    if package["version"] is None:
+        says = f"pykafka {version} cannot be imported by" if version else f"no pykafka {ours} for"
+        return Finding("executor", "error", f"{host.name}: {says} {python}: {package['lacks']}", _PACK)
+    says = f"{host.name}: {python} has pykafka {version or 'in an unknown version'}"
+    if version is None:
         says += f" in {package['where']}, and the driver {ours}"
-        yield Finding("executor", "unknown", says, f"bring it there with its metadata ({PACKAGE}-….dist-info)")
-    elif package["version"] != ours:
-        yield Finding("executor", "error", f"{says}, and the driver {ours}", f"the same version on both: {_PACK}")
-    elif not package["kernel"]:
+        return Finding("executor", "unknown", says, f"bring it there with its metadata ({PACKAGE}-….dist-info)")
+    if version != ours:
+        return Finding("executor", "error", f"{says}, and the driver {ours}", f"the same version on both: {_PACK}")
+    if not package["kernel"]:
         mend = "pykafka pack on a machine with the system and processor of the hosts, or install it there with gcc"
-        yield Finding("executor", "warning", f"{says}, without the kernel in C: slow", mend)
-    else:
-        yield Finding("executor", "ok", f"{says} and the kernel in C")
-    yield _libraries(host, here)
+        return Finding("executor", "warning", f"{says}, without the kernel in C: slow", mend)
+    return Finding("executor", "ok", f"{says} and the kernel in C")
 
 
-def _libraries(host: HostSeen, here: Mapping[str, Any]) -> Finding:
+def _libraries(host: HostSeen, here: Mapping[str, str | None]) -> Finding:
     """Compared with those that the driver has."""
     there = host.told["libraries"]
-    wanted = {name: version for name, version in here["libraries"].items() if version is not None}
+    wanted = {name: version for name, version in here.items() if version is not None}
     missing = [name for name in wanted if there.get(name) is None]
     others = [f"{name} {there[name]} (the driver: {wanted[name]})" for name in wanted if _differs(there, wanted, name)]
     if not missing and not others:
@@ -120,9 +118,7 @@ def _brokers(host: HostSeen) -> Finding:
 
 
 def _destination(host: HostSeen, to: str, seen_here: set[str]) -> Finding:
-    told: Mapping[str, Any] | None = host.told["place"]
-    if told is None:
-        return Finding("destination", "unknown", f"{host.name}: the driver could not write into {to}")
+    told: Mapping[str, Any] = host.told["place"]
     if "unknown" in told:
         return Finding("destination", "unknown", f"{host.name}: {to}: {told['unknown']}", _PACK)
     if "error" in told:

@@ -22,10 +22,10 @@ TOLD = {
 }
 
 
-def found(to: str | None = "/lake", **told: Any) -> dict[str, Finding]:
+def found(**told: Any) -> dict[str, Finding]:
     host = HostSeen("w1", {**TOLD, **told})
     host.timed(10.0, 11.0, 9.9, 11.1)
-    findings = list(findings_of(host, HERE, to, ["driver", "w1-7"]))
+    findings = list(findings_of(host, HERE, "/lake", ["driver", "w1-7"]))
     assert all(one.says.startswith("w1: ") for one in findings)
     return {one.check: one for one in findings}
 
@@ -37,7 +37,7 @@ def test_a_sound_host_is_ok_in_every_line() -> None:
     assert findings["brokers"].says == "w1: 2 brokers answer by the advertised name, within 12 ms"
     assert findings["destination"].says == "w1: reads, writes and deletes in /lake, which the driver shares"
     assert findings["clock"].says == "w1: its clock agrees with the driver's within 0.10 s"
-    assert "destination" not in found(to=None)
+    assert "destination" not in found(place=None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,6 @@ def test_a_broker_that_is_not_reached(brokers: dict[str, Any], state: str, said:
 @pytest.mark.parametrize(
     ("place", "state", "said"),
     [
-        (None, "unknown", "the driver could not write into /lake"),
         ({"unknown": "no package"}, "unknown", "/lake: no package"),
         ({"error": "may not write there", "is_shared": True}, "error", "/lake: may not write there"),
         ({"is_shared": False}, "error", "/lake is another place there: the driver's file is not in it"),
@@ -109,7 +108,7 @@ def test_a_clock_is_wrong_by_what_no_delay_explains(ahead: float, took: float, s
     host = HostSeen("w1", TOLD)
     host.timed(1000.0 + ahead, 1000.0 + ahead, 900.0, 1100.0)
     host.timed(2000.0 + ahead, 2000.0 + ahead, 2000.0 - took, 2000.0 + took)
-    finding = list(findings_of(host, HERE, None, []))[-1]
+    finding = list(findings_of(host, HERE, "/lake", []))[-1]
     assert (finding.check, finding.state, said in finding.says) == ("clock", state, True), finding
 
 

@@ -116,7 +116,7 @@ def test_what_a_host_may_not_do_is_told(doing: str, tmp_path: Path, monkeypatch:
     def refuse_own(name: str) -> bytes:
         return files.read(name) if name == DRIVERS_FILE else refuse()
 
-    refusing = {
+    refusing: dict[str, dict[str, Any]] = {
         "write": {"write": refuse},
         "read back what it wrote": {"read": refuse_own},
         "delete": {"remove": refuse},
