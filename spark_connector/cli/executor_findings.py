@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.tools.checkup import PACKAGE, Finding, State
 from broker.tools.output import counted
-from spark_connector.loads.file_check import SHARED
+from spark_connector.loads.shared_path import SHARED
 
 SKEW_S = 1.0
 LARGE_SKEW_S = 60.0
