@@ -1,11 +1,11 @@
 """What goes to Spark's executors, and how they open it: by a function that goes along.
 
-Spark pickles our classes by their names. An executor without pykafka would fail in Spark's unpickling, where no code of
+Spark pickles our classes by their names. An executor without pykafka would fail in its unpickling, where no code of
 ours runs, and one with another release would take a plan for what it does not mean. So what is sent is wrapped:
-`opened` is pickled by its code, which needs only the standard library, compares the releases, and says in one sentence
+`opened` is pickled by its code, which needs the standard library, compares the releases, and says
 which interpreter on which host lacks what.
 
-What Spark itself refuses before it unpickles anything (no interpreter, no PySpark, another Python) is in outages.py.
+What Spark refuses before (no interpreter, no PySpark, another Python) is in outages.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _PACKAGES = ("broker", "spark_connector")
 def shipped(make: Callable[..., object], *arguments: object) -> tuple[object, ...]:
     """For `__reduce__`: what is unpickled is `make(*arguments)`, by this release of pykafka only."""
     pyarrow = getattr(sys.modules.get("pyarrow"), "__version__", "")
-    return opened, (pickle.dumps((make, arguments)), code_digest(), pyarrow)
+    sent = cloudpickle.dumps((make, arguments))  # type: ignore[no-untyped-call]
+    return opened, (sent, code_digest(), pyarrow)
 
 
 @functools.cache

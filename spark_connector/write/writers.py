@@ -55,14 +55,14 @@ class TaskMessage(WriterCommitMessage):
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """One batch write of one query."""
 
     def __init__(self, plan: WritePlan, write_id: str | None = None) -> None:
         self._plan = plan
         self._write_id = write_id or str(uuid.uuid4())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return shipped(KafkaBatchWriter, self._plan, self._write_id)
+        return shipped(type(self), self._plan, self._write_id)
 
     @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -111,7 +111,7 @@ class KafkaStreamWriter(StreamArrowWriter):
         self._plan = plan
 
     def __reduce__(self) -> tuple[object, ...]:
-        return shipped(KafkaStreamWriter, self._plan)
+        return shipped(type(self), self._plan)
 
     @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:

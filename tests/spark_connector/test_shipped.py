@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyspark
@@ -17,6 +18,7 @@ from pyspark import cloudpickle
 from spark_connector import shipped
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.readers import KafkaBatchReader, KafkaStreamReader, make_reader
+from spark_connector.write.writers import KafkaBatchWriter
 from tests.support.source_tree import ROOT
 
 OPTIONS = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "flights"}
@@ -36,6 +38,16 @@ def test_a_reader_arrives_as_what_it_is(mode: Mode) -> None:
         arrived = pickles.loads(pickles.dumps(reader))
         assert isinstance(arrived, KafkaBatchReader | KafkaStreamReader)
         assert arrived._options == options
+
+
+def test_a_writer_arrives_as_a_class_of_the_main_program() -> None:
+    """Which no executor finds by name. So Spark pickles it by its code."""
+    late: Any = type("LateWriter", (KafkaBatchWriter,), {"__module__": "__main__"})
+    plan: Any = "a plan"
+    arrived = cloudpickle.loads(cloudpickle.dumps(late(plan)))
+    assert type(arrived).__name__ == "LateWriter"
+    assert isinstance(arrived, KafkaBatchWriter)
+    assert arrived._plan == plan
 
 
 def test_a_python_without_pykafka_says_so_in_a_sentence(tmp_path: Path) -> None:

@@ -43,12 +43,13 @@ def driver(
     for entry in Path(pyspark.__file__).parent.iterdir():
         if entry.name != "work":
             (spark / entry.name).symlink_to(entry)
-    ours = {name: value for name, value in users_environment().items() if not name.startswith(("PYSPARK_", "SPARK_"))}
+    not_ours = ("PYSPARK_", "SPARK_", "PYTHONPATH")  # executors get the driver's PYTHONPATH, too
+    ours = {name: value for name, value in users_environment().items() if not name.startswith(not_ours)}
     given = {"bootstrap": topic.bootstrap, "topic": topic.name, "home": str(home), "acts": acts, "settings": settings}
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.shipped_session", json.dumps(given)],
         cwd=home,
-        env={**ours, "PYTHONPATH": str(ROOT), "SPARK_HOME": str(spark), **variables},
+        env={**ours, "SPARK_HOME": str(spark), **variables},
         capture_output=True,
         text=True,
         timeout=900,
@@ -84,10 +85,7 @@ def on_bare_executors(home: Path, *packages: str) -> dict[str, str]:
     (only := home / "only").mkdir()
     for package in packages:
         (only / package).symlink_to(next(Path(path, package) for path in sys.path if Path(path, package).is_dir()))
-    return {
-        "spark.executorEnv.PATH": f"{environment(home, str(only))}/bin:/usr/bin:/bin",
-        "spark.executorEnv.PYTHONPATH": "",
-    }
+    return {"spark.executorEnv.PATH": f"{environment(home, str(only))}/bin:/usr/bin:/bin"}
 
 
 @pytest.mark.slow
