@@ -46,7 +46,7 @@ def findings_of(host: HostSeen, here: Mapping[str, Any], to: str, seen_here: Ite
     yield _brokers(host)
     if host.told["place"] is not None:
         yield _destination(host, to, set(seen_here))
-    yield _clock(host)
+    yield _clock(host, here["host"])
 
 
 def failed_host(name: str, reason: str) -> Finding:
@@ -133,7 +133,9 @@ def _destination(host: HostSeen, to: str, seen_here: set[str]) -> Finding:
     return Finding("destination", "ok", f"{host.name}: reads, writes and deletes in {to}, which the driver shares")
 
 
-def _clock(host: HostSeen) -> Finding:
+def _clock(host: HostSeen, drivers_host: str) -> Finding:
+    if host.told["host"] == drivers_host:
+        return Finding("clock", "ok", f"{host.name}: its clock is the driver's")
     least, most = host.skew_s
     skew = max(least, 0.0) + min(most, 0.0)
     within = max(abs(least), abs(most))

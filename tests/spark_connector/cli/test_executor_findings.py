@@ -11,8 +11,9 @@ from spark_connector.cli.executor_findings import HostSeen, failed_host, finding
 
 PACKAGE = {"version": "0.3.0", "lacks": None, "where": "/x", "kernel": True}
 LIBRARIES = {"pyarrow": "25.0.0", "s3fs": "2026.9.0", "gcsfs": None}
-HERE = {"package": PACKAGE, "libraries": LIBRARIES}
+HERE = {"host": "driver", "package": PACKAGE, "libraries": LIBRARIES}
 TOLD = {
+    "host": "w1",
     "python": "3.11.7",
     "executable": "/env/bin/python",
     "package": PACKAGE,
@@ -38,6 +39,7 @@ def test_a_sound_host_is_ok_in_every_line() -> None:
     assert findings["destination"].says == "w1: reads, writes and deletes in /lake, which the driver shares"
     assert findings["clock"].says == "w1: its clock agrees with the driver's within 0.10 s"
     assert "destination" not in found(place=None)
+    assert found(host="driver")["clock"].says == "w1: its clock is the driver's"
 
 
 @pytest.mark.parametrize(
