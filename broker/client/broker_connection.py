@@ -93,7 +93,7 @@ def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int 
     return chosen
 
 
-OVERDUE_S: Final = 2.0
+OVERDUE_S: Final = 1.0
 """A broker that owes an answer for so long is watched. On a healthy cluster nearly every answer comes sooner."""
 WATCH_EVERY_S: Final = 1.0
 

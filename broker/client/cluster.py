@@ -103,7 +103,7 @@ class Cluster(AutoCloseable):
         """The broker that sent the metadata."""
         self._invalidated: dict[Address, float] = {}
         """When the metadata of a broker was last found wrong; in the future for a broker that could not be reached."""
-        self._metadata_patience_s = OVERDUE_S
+        self._metadata_patience_s = 2 * OVERDUE_S
         """So long one of several brokers may take to answer a request for metadata. Then another one is asked."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
         self.read_replicas = ReadReplicas(settings.client_rack, settings.metadata_max_age_ms / 1000)
@@ -372,7 +372,7 @@ class Cluster(AutoCloseable):
             if isinstance(error, RequestTimedOut):
                 self._metadata_patience_s = 2 * patience_s  # where all are slow, one of them must be waited for
             raise
-        self._metadata_patience_s = max(OVERDUE_S, 4 * (time.monotonic() - started))
+        self._metadata_patience_s = max(2 * OVERDUE_S, 4 * (time.monotonic() - started))
         return answer
 
     def _any_connection(self) -> BrokerConnection:
