@@ -5,14 +5,11 @@ The hosts share nothing but the code. Where the page has `/opt/pykafka`, they ha
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -76,17 +73,6 @@ class Site:
         wait(self._host(host).serve(f"server-{len(self._network.servers)}", *command), SERVERS[server])
         return ""
 
-    def stop_last_server(self) -> None:
-        self._network.servers[-1].kill(signal.SIGTERM)
-
-    def count_digits(self, checkpoint: str, cores: int) -> Any:
-        """What a query with state says on the driver's host; see tests/support/state_query.py."""
-        words = ("spark://master:7077", "broker:9092", "flights", checkpoint, str(cores))
-        command = f"python -m tests.support.state_query {shlex.join(words)}"
-        return json.loads(
-            self._host("driver").run(*self._shell("driver", command), timeout=_PATIENCE_S).splitlines()[-1]
-        )
-
     def _host(self, name: str) -> Host:
         return self._network.host(name)
 
@@ -105,9 +91,8 @@ def wait(server: Server, ready: str) -> None:
     assert ready in server.output, server.output[-4000:]
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    tmp_path = tmp_path_factory.mktemp("site")
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
     pytest.importorskip("moto.server", reason="the object store is moto's")
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -144,13 +129,3 @@ def test_every_command_does_what_the_page_shows(site: Site) -> None:
         if snippet.printed is not None:
             wanted, found = BLANKS.sub("  ", snippet.printed), BLANKS.sub("  ", printed)
             assert matches(wanted, found), f"{snippet.text}\nprinted\n{printed}"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_query_with_state_fails_when_its_checkpoint_is_on_disks_of_their_own(site: Site) -> None:
-    """It fails, and counts nothing wrong, when the state of a partition lies on another worker. After the walk."""
-    site.stop_last_server()  # that of Spark Connect, which has all cores
-    assert site.count_digits("file:///srv/state", cores=2) == dict.fromkeys("0123456789", 200)
-    site.run("driver", Snippet("", "bash", "seq 1 10 | pykafka produce --topic flights", None))
-    assert "CANNOT_LOAD_STATE_STORE" in site.count_digits("file:///srv/state", cores=1)
