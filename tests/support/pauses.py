@@ -128,7 +128,7 @@ def loading(bootstrap: str, topic: str) -> Iterator[Any]:
 def _session() -> Any:
     from pyspark.sql import SparkSession
 
-    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    quiet: dict[str, Any] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     return SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
 
 
