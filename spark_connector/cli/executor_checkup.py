@@ -40,7 +40,7 @@ from spark_connector.loads.addresses import hadoop_settings, is_database_url, is
 _HOLD_S = 0.3
 _QUIET_S = 3.0
 """How long no new executor may appear."""
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 """How long to wait for a sign of an executor."""
 _MOST_ROUNDS = 100
 _TASKS_OF_A_SERVER = 16
@@ -219,7 +219,8 @@ class _Executors:
         try:
             answers = self._run(order)
         except Exception as error:  # Spark's, py4j's, gRPC's; what failed on a host is in the store
-            self.why_not = str(error).partition("\n")[0]
+            text = str(error)
+            self.why_not = (text.partition("\n: ")[2] or text).partition("\n")[0]  # py4j's first line names its call
             answers = []
         finally:
             overdue.cancel()
