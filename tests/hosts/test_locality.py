@@ -74,7 +74,8 @@ def fill(bootstrap: str) -> None:
     from broker.records.columns import encode_columns
 
     assignment = [[(partition + at) % 3 + 1 for at in range(3)] for partition in range(PARTITIONS)]
-    batches = encode_columns(None, pa.array([b"x" * SIZE] * ROWS, pa.binary()), time.time_ns() // 1_000_000, codec=Codec.NONE)
+    values = pa.array([b"x" * SIZE] * ROWS, pa.binary())
+    batches = encode_columns(None, values, time.time_ns() // 1_000_000, codec=Codec.NONE)
     with Cluster(bootstrap) as cluster, BatchProducer(cluster) as producer:
         Admin(cluster).create_topics([NewTopic(TOPIC, assignment=assignment)])
         for partition in range(PARTITIONS):
