@@ -85,10 +85,13 @@ def play(master: str, bootstrap: str) -> dict[str, Any]:
     """On the driver's host: all of it in one session. A text is what a load or query said."""
     from pyspark.sql import SparkSession
 
+    from tests.support.table_harness import add_catalog
+
+    catalog = add_catalog(HOME / "catalog")  # before Spark, whose workers have its environment
     builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
     builder = builder.config("spark.executor.memory", "512m").config("spark.sql.shuffle.partitions", "2")
     spark = builder.config("spark.scheduler.minRegisteredResourcesRatio", "1.0").getOrCreate()
-    session = _Session(spark, bootstrap)
+    session = _Session(spark, bootstrap, catalog)
     seen: dict[str, Any] = {"refused": {}, "claimed": {}, "history": {}}
     for trap in TRAPS:
         seen["refused"][trap] = session.refused(trap)
@@ -101,12 +104,10 @@ def play(master: str, bootstrap: str) -> dict[str, Any]:
 
 
 class _Session:
-    def __init__(self, spark: Any, bootstrap: str) -> None:
-        from tests.support.table_harness import add_catalog
+    def __init__(self, spark: Any, bootstrap: str, catalog: str) -> None:
         from tests.support.topics import Topic
 
-        self.spark, self.bootstrap = spark, bootstrap
-        self.catalog = add_catalog(HOME / "catalog")
+        self.spark, self.bootstrap, self.catalog = spark, bootstrap, catalog
         topic = Topic(bootstrap, "t", 4)
         for partition in range(4):
             topic.produce([b'{"n": %d}' % n for n in range(750)], partition, key=b"k")
