@@ -1,8 +1,5 @@
-"""What others than we find in topics and tables: run on a host, by `Host.call`.
-
-Topics are read by confluent-kafka, Delta tables by deltalake, Iceberg tables by pyiceberg. All give the numbers that
-records and rows hold as values, as `Numbers` in JSON.
-"""
+"""What confluent-kafka finds in a topic: run on a host, by `Host.call`. Gives the numbers that records hold as values,
+as `Numbers` in JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Assigned
@@ -59,22 +55,18 @@ def _runs(numbers: Iterable[int]) -> list[list[int]]:
     return runs
 
 
-def in_topic(bootstrap: str, topic: str) -> Json:
-    """Of committed records, up to the end of each partition."""
-    return Numbers.of(number for _, _, number in _read(bootstrap, topic)).to_json()
-
-
-def in_archive(bootstrap: str, topic: str) -> tuple[int, Json]:
-    """Of what is archived and on no disk any more; and how many records that should be."""
+def in_topic(bootstrap: str, topic: str) -> tuple[Json, Json, int]:
+    """Of committed records, up to the end of each partition; of those that are archived and on no disk any more; and
+    how many these should be."""
     with Cluster(bootstrap) as cluster:
         partitions = [TopicPartition(topic, number) for number in cluster.topic(topic).partitions]
         starts, local = (
             list_offsets(cluster, dict.fromkeys(partitions, which)) for which in (EARLIEST, EARLIEST_LOCAL)
         )
-    found = [
-        number for at, offset, number in _read(bootstrap, topic) if offset < local[TopicPartition(topic, at)].offset
-    ]
-    return sum(local[tp].offset - starts[tp].offset for tp in partitions), Numbers.of(found).to_json()
+    records = [*_read(bootstrap, topic)]
+    archive = [number for at, offset, number in records if offset < local[TopicPartition(topic, at)].offset]
+    archived = sum(local[tp].offset - starts[tp].offset for tp in partitions)
+    return Numbers.of(number for *_, number in records).to_json(), Numbers.of(archive).to_json(), archived
 
 
 def _read(bootstrap: str, topic: str) -> Iterator[tuple[int, int, int]]:
@@ -94,44 +86,3 @@ def _read(bootstrap: str, topic: str) -> Iterator[tuple[int, int, int]]:
             elif error is None and value is not None and at is not None and offset is not None:
                 yield at, offset, int(value)
     consumer.close()
-
-
-def in_delta(url: str, storage: dict[str, str]) -> Json:
-    from deltalake import DeltaTable
-
-    return _numbers(DeltaTable(url, storage_options=storage).to_pyarrow_table(columns=["value"]))
-
-
-def in_iceberg(name: str) -> Json:
-    from pyiceberg.catalog import load_catalog
-
-    return _numbers(load_catalog("lake").load_table(name).scan(selected_fields=("value",)).to_arrow())
-
-
-def everything(
-    bootstrap: str,
-    topic: str,
-    copy: str | None = None,
-    delta: dict[str, str] | None = None,
-    storage: dict[str, str] | None = None,
-    iceberg: str | None = None,
-) -> dict[str, Any]:
-    """All at once, for a new Python takes seconds: `topic`, `archive` and `archived`, how many records that should be;
-    and `exactly_once` (the topic `copy`), each of the tables `delta` by its job, and `iceberg`."""
-    archived, in_store = in_archive(bootstrap, topic)
-    found: dict[str, Any] = {"topic": in_topic(bootstrap, topic), "archived": archived, "archive": in_store}
-    if copy is not None:
-        found["exactly_once"] = in_topic(bootstrap, copy)
-    if iceberg is not None:
-        found["iceberg"] = in_iceberg(iceberg)
-    return found | {job: in_delta(url, storage or {}) for job, url in (delta or {}).items()}
-
-
-def make_namespace() -> None:
-    from pyiceberg.catalog import load_catalog
-
-    load_catalog("lake").create_namespace("lake")
-
-
-def _numbers(table: Any) -> Json:
-    return Numbers.of(int(value) for value in table.column("value").to_pylist()).to_json()

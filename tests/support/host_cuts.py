@@ -1,4 +1,4 @@
-"""The cuts that hosts live through while jobs work, and what is known afterwards: the tables of docs/promises.md.
+"""The cuts that hosts live through while clients work, and what is known afterwards: the table of docs/promises.md.
 
 Pure. tests/hosts/test_cuts.py plays the cuts; docs/promises.md shows what it printed, and tests/hosts/test_cut_table.py
 holds the two against each other.
@@ -7,15 +7,14 @@ holds the two against each other.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
-from tests.support.host_clients import KEYS
 from tests.support.host_counts import Numbers
 
 
 class Cut(enum.Enum):
-    """What happens while jobs work, as the document names it; `seconds` is how long it lasts."""
+    """What happens while clients work, as the document names it; `seconds` is how long it lasts."""
 
     NOTHING = ("nothing, for comparison", 20)
     LEADER = ("host of a leader silent", 30)
@@ -24,12 +23,7 @@ class Cut(enum.Enum):
     ZOOKEEPER_SHORT = ("host of ZooKeeper silent", 2)
     ZOOKEEPER = ("host of ZooKeeper silent", 20)
     BROKERS = ("two brokers do not reach each other", 30)
-    BROKER_AND_WORKER = ("a broker and a worker do not reach each other", 30)
     STORE = ("host of S3 silent", 10)
-    CATALOG = ("host of PostgreSQL silent", 10)
-    WORKER_KILLED = ("all programs of a worker's host killed", 0)
-    WORKER = ("host of a worker silent, then gone", 60)
-    DRIVER = ("host of the driver silent, another driver goes on", 60)
 
     @property
     def text(self) -> str:
@@ -40,38 +34,22 @@ class Cut(enum.Enum):
         return self.value[1]
 
     def __str__(self) -> str:
-        return f"{self.text}, {self.seconds} s" if self.seconds else self.text
+        return f"{self.text}, {self.seconds} s"
 
 
-CLIENTS = {"producer": "producer", "group": "group", "archive": "archive"}
-SPARK = {
-    "batch_read": "batch read",
-    "stream": "stream into Delta",
-    "exactly_once": "exactly-once write",
-    "delta": "load into Delta",
-    "iceberg": "load into Iceberg",
-    "upsert": "upsert",
-}
-"""Job → heading, as in `CLIENTS`."""
-CUTS_OF_CLIENTS = (
-    *(Cut.NOTHING, Cut.LEADER, Cut.COORDINATOR, Cut.CONTROLLER),
-    *(Cut.ZOOKEEPER_SHORT, Cut.ZOOKEEPER, Cut.BROKERS, Cut.STORE),
-)
-CUTS_OF_SPARK = tuple(Cut)
+JOBS = ("producer", "group", "archive")
 AT_LEAST_ONCE = {"group"}
 """What may find a record twice: a group that was read on without its last offsets."""
 
 
 @dataclass
 class Found:
-    """Of one job after a cut: numbers, or keys of an upsert."""
+    """The numbers of one job after a cut."""
 
     missing: list[int]
     doubled: list[int]
     pause: float
     """The longest time, in seconds, in which it did not get on."""
-    failures: list[str] = field(default_factory=list)
-    """The errors of tries that were made again."""
 
     def __str__(self) -> str:
         return f"{len(self.missing)} / {len(self.doubled)}, {self.pause:.0f} s"
@@ -91,28 +69,19 @@ class Outcome:
         return found + [f"{job}: {one.doubled[:9]} doubled" for job, one in twice]
 
     def __str__(self) -> str:
-        return "| " + " | ".join([str(self.cut), f"{self.acknowledged:,}", *map(str, self.jobs.values())]) + " |"
+        return (
+            "| " + " | ".join([str(self.cut), f"{self.acknowledged:,}", *(str(self.jobs[job]) for job in JOBS)]) + " |"
+        )
 
 
-def heading(jobs: Mapping[str, str]) -> str:
-    return "| cut | acknowledged | " + " | ".join(jobs.values()) + " |"
+HEADING = f"| cut | acknowledged | {' | '.join(JOBS)} |"
 
 
-def table(outcomes: Collection[Outcome], jobs: Mapping[str, str]) -> str:
+def table(outcomes: Collection[Outcome]) -> str:
     """In Markdown: of each job missing / doubled, and the longest pause."""
-    return "\n".join([heading(jobs), "| --- " * (len(jobs) + 2) + "|", *map(str, outcomes)])
+    return "\n".join([HEADING, "| --- " * (len(JOBS) + 2) + "|", *map(str, outcomes)])
 
 
 def judge(found: Numbers, acknowledged: Collection[int]) -> tuple[list[int], list[int]]:
-    """(missing, doubled) of what has all records."""
+    """(missing, doubled)."""
     return found.missing(acknowledged), list(found.doubled)
-
-
-def judge_upsert(found: Numbers, acknowledged: Collection[int]) -> tuple[list[int], list[int]]:
-    """(missing, doubled) keys of a table that has the last record of each key, or a later one."""
-    rows: dict[int, list[int]] = {}
-    for number in [*found.found, *found.doubled]:
-        rows.setdefault(number % KEYS, []).append(number)
-    wanted: Mapping[int, int] = {number % KEYS: number for number in sorted(acknowledged)}
-    missing = [key for key, number in wanted.items() if max(rows.get(key, [-1])) < number]
-    return missing, [key for key, those in rows.items() if len(those) > 1]
