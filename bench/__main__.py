@@ -37,6 +37,8 @@ SUITES = {
     "spark-cost": "bench.spark_cost_bench:run",
     "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",
+    "hosts": "bench.hosts_bench:run",
+    "partitions": "bench.partitions_bench:run",
 }
 
 

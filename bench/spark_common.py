@@ -83,15 +83,23 @@ def keys(rows: int = CHUNK_ROWS) -> pa.Array:
 
 
 def fill(
-    bootstrap: str, topic: str, chunk: pa.Array, rows: int, *, keyed: bool, codec: Codec, partitions: int = PARTITIONS
+    bootstrap: str,
+    topic: str,
+    chunk: pa.Array,
+    rows: int,
+    *,
+    keyed: bool,
+    codec: Codec,
+    partitions: int | range = PARTITIONS,
 ) -> None:
-    """`rows` records, a multiple of `partitions` × `chunk`, evenly over the topic's partitions."""
+    """`rows` records, a multiple of `partitions` × `chunk`, evenly over so many partitions, or these."""
+    numbers = range(partitions) if isinstance(partitions, int) else partitions
     key = keys(len(chunk)) if keyed else None
     batches = encode_columns(key, chunk, _START_MS, codec=codec)
     with Cluster(bootstrap) as cluster:
-        for partition in range(partitions):
+        for partition in numbers:
             with BatchProducer(cluster) as producer:
-                for batch in batches * (rows // partitions // len(chunk)):
+                for batch in batches * (rows // len(numbers) // len(chunk)):
                     producer.send(TopicPartition(topic, partition), batch)
                 producer.flush()
 

@@ -183,7 +183,7 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
 
 
 def _nothing_stands(newest: LoadRecord) -> bool:
-    """Whether the entry only takes back a group's first load, which was killed before its commit."""
+    """Whether the entry takes back all loads, or a group's first one, which was killed before its commit."""
     return newest.rewind is not None and newest.rewind.to_load == BEGINNING
 
 

@@ -102,6 +102,12 @@ def prefetch(
     return None if rows is None else list(_join(rows))
 
 
+def read_at_once(options: SourceOptions, planned: Sequence[OffsetRange]) -> dict[OffsetRange, list[pa.RecordBatch]]:
+    """The records of those ranges of which one response of each leader holds all; the others are for `read_range`,
+    which waits, retries and reports losses. Raises CorruptBatch, ConfigError."""
+    return _Reading(options, {}).those_at_once(planned)
+
+
 class _Reading:
     """Reads ranges with the options of one read."""
 
@@ -195,6 +201,11 @@ class _Reading:
                     return None
                 rows.append(batch)
         return rows
+
+    def those_at_once(self, planned: Sequence[OffsetRange]) -> dict[OffsetRange, list[pa.RecordBatch]]:
+        found = self._fetch(planned, _PREFETCHED_BYTES)
+        whole = (one for one in planned if one.tp in found and found[one.tp].next_offset >= one.until_offset)
+        return {one: list(self._decode(one, found[one.tp])) for one in whole}
 
     def _fetch(self, ranges: Sequence[OffsetRange], max_bytes: int) -> dict[TopicPartition, Fetched]:
         """A joint fetch of the first range of each partition whose topic has not been recreated."""

@@ -7,6 +7,8 @@ rows. A topic that no longer exists is an empty log. Raises ConfigError and the 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -26,10 +28,12 @@ from spark_connector.loads.record import LoadRecord
 from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.registry_options import ACCESS, URL
-from spark_connector.read.fetch import read_range
+from spark_connector.read.fetch import read_at_once, read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
 
+_SMALL = 1_000  # offsets of a range that is fetched together with others
+_TOGETHER = 500  # ranges of one fetch
 _POLICY = "cleanup.policy"
 _FETCH = ("kafka.", "fetchoffset.", "kafkaconsumer.", "failondataloss")
 _ROWS = tuple(option.name.lower() for option in OPTIONS if option.kept == "rows")
@@ -64,6 +68,8 @@ class KafkaLog:
         self._compacted: dict[str, bool] = {}
         self._untold: dict[str, str] = {}
         self._ids: dict[str, str | None] = {}
+        self._load_ahead: LoadRecord | None = None
+        self._ahead: dict[OffsetRange, list[pa.RecordBatch]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +78,7 @@ class KafkaLog:
         self._cluster.close()
         worker_clients().close()
 
-    @property
+    @functools.cached_property
     def cluster_id(self) -> str | None:
         return self._cluster.cluster_id()
 
@@ -84,10 +90,8 @@ class KafkaLog:
         if elsewhere or (topic_id is not None and self._id(tp.topic) not in (None, topic_id)):
             return Extent(0, 0)
         if tp not in self._extents:
-            self._extents[tp] = Extent(0, 0)
-            with contextlib.suppress(UnknownTopic):
-                ends = (list_offsets(self._cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
-                self._extents[tp] = Extent(*ends)
+            of_load = {tp, *(range.tp for range in load.ranges)}
+            self._look_up([one for one in of_load if one not in self._extents])
         return self._extents[tp]
 
     def offsets(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[Offsets]:
@@ -95,7 +99,8 @@ class KafkaLog:
         if start < end:
             options = self._options_for(tp.topic, load.reading or {})
             for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
-                for batch in read_range(options, part):
+                ahead = self._ahead_of(load, part, options)
+                for batch in read_range(options, part) if ahead is None else ahead:
                     if batch.num_rows:
                         yield batch.column(0).to_numpy()
 
@@ -156,6 +161,33 @@ class KafkaLog:
             options = self._parse(reading)
             self._options[key] = replace(options, formats=loaded(options.formats, (topic,)))
         return self._options[key]
+
+    def _ahead_of(self, load: LoadRecord, part: OffsetRange, options: SourceOptions) -> list[pa.RecordBatch] | None:
+        """The records of a small range, fetched together with those of the next partitions of the load: alone each
+        takes a connection. None: it is to be read alone."""
+        if load is not self._load_ahead:
+            self._load_ahead, self._ahead = load, {}
+        if part not in self._ahead and part.size <= _SMALL:
+            of_topic = itertools.dropwhile(lambda range: range.tp != part.tp, load.ranges)
+            next_ones = [range for range in itertools.islice(of_topic, _TOGETHER) if range.topic == part.tp.topic]
+            within = ((one.tp, *self.extent(one.tp, load).overlap(one.start, one.end)) for one in next_ones)
+            parts = keep_offsets([OffsetRange(*one) for one in within], options.filters)
+            small = [one for one in parts if 0 < one.size <= _SMALL]
+            self._ahead = read_at_once(options, small) if part in small else {}
+        return self._ahead.pop(part, None)
+
+    def _look_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Ask for the extents of all of them at once, in two requests to each leader."""
+        try:
+            first, last = (list_offsets(self._cluster, dict.fromkeys(partitions, end)) for end in (EARLIEST, LATEST))
+        except UnknownTopic:  # one of them
+            if len(partitions) == 1:
+                self._extents |= dict.fromkeys(partitions, Extent(0, 0))
+            else:
+                for tp in partitions:
+                    self._look_up([tp])
+        else:
+            self._extents |= {tp: Extent(first[tp].offset, last[tp].offset) for tp in partitions}
 
     def _id(self, topic: str) -> str | None:
         if topic not in self._ids:

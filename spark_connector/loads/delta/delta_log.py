@@ -34,6 +34,7 @@ from spark_connector.loads.delta.delta_feed import commit_with_feed, feed_direct
 from spark_connector.loads.delta.delta_merge import Replacement, merged, restore_version, without_loads
 from spark_connector.loads.delta.delta_readback import refuse_unreadable
 from spark_connector.loads.delta.delta_statistics import TableStatistics
+from spark_connector.loads.delta.delta_transactions import versions_of
 from spark_connector.loads.record import LoadError, LoadRecord, TableGone, failed_load
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableLog
@@ -257,8 +258,9 @@ class DeltaCommitLog(TableLog):
             raise LoadError(f"{where} does not hold the record of a load: {error!r}") from error
 
     def _offsets(self, table: DeltaTable, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        found = ((tp, table.transaction_version(self._app_id(tp))) for tp in partitions)
-        return {tp: offset for tp, offset in found if offset is not None}
+        app_ids = {tp: self._app_id(tp) for tp in partitions}
+        found = versions_of(table, self._storage, app_ids.values())
+        return {tp: found[app_id] for tp, app_id in app_ids.items() if app_id in found}
 
     def _app_id(self, tp: TopicPartition) -> str:
         return f"{self._group}/{tp.topic}/{tp.partition}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,13 +17,19 @@ import pytest
 from broker.client.admin import Admin, ResourceType
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.partition_offsets import list_offsets
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import open_storage
-from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.audit import kafka_log
+from spark_connector.loads.audit.kafka_log import Extent, KafkaLog
 from spark_connector.loads.audit.verify import LoadCheck, Verification
+from spark_connector.loads.record import LoadRange
 from spark_connector.maintenance import history, prune, rewind, verify
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.fetch import read_range
+from spark_connector.read.planning import OffsetRange
 from tests.support.kafka import Kafka, await_topics
 from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.topic_data import TopicData, transact
@@ -279,6 +287,43 @@ def test_malformed_records_that_a_load_has_dropped_are_not_missing(broker: Kafka
     assert [(count.rows, count.log_rows) for count in found.loads[0].partitions] == [(2, 2)]
     as_they_are = {"mode": "PERMISSIVE", "badRecordsTopic": "not-written-again"}
     assert verify(loads.target, loads.bootstrap, options=as_they_are).loads[0].partitions[0].missing == 2
+
+
+def test_the_ends_of_all_partitions_are_asked_at_once(loads: PlainLoads, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(cluster: Cluster, timestamps: Mapping[TopicPartition, int]) -> Any:
+        asked.append(len(timestamps))
+        return list_offsets(cluster, timestamps)
+
+    monkeypatch.setattr(kafka_log, "list_offsets", counted)
+    assert verified(loads).ok
+    assert asked == [2, 2]  # the first and the last offsets of two partitions, for both loads
+
+
+@pytest.mark.parametrize(("small", "alone"), [(200, 0), (199, 2), (0, 4)])
+def test_small_ranges_are_fetched_together(
+    loads: PlainLoads, monkeypatch: pytest.MonkeyPatch, small: int, alone: int
+) -> None:
+    read: list[OffsetRange] = []
+
+    def counted(options: SourceOptions, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+        read.append(part)
+        return read_range(options, part)
+
+    monkeypatch.setattr(kafka_log, "read_range", counted)
+    monkeypatch.setattr(kafka_log, "_SMALL", small)
+    assert verified(loads).ok
+    assert len(read) == alone
+
+
+def test_partitions_of_a_topic_that_is_gone_have_no_offsets(loads: PlainLoads) -> None:
+    load = history(loads.target).entries[0].record
+    there, gone = (LoadRange(topic, 0, 0, 9, None) for topic in (loads.topic, "gone"))
+    both = replace(load, ranges=(there, gone), topic_ids={})
+    with KafkaLog(loads.bootstrap, {}) as log:
+        assert log.extent(there.tp, both) == Extent(0, 250)
+        assert log.extent(gone.tp, both) == Extent(0, 0)
 
 
 @pytest.mark.parametrize(
