@@ -199,7 +199,7 @@ def summary(text: str) -> str:
         if found := pattern.search(text):
             host = _ON_HOST.search(text)
             return (
-                f"ConfigError: the Python of Spark's executor{f' on host {host[1]}' if host else ''} is unfit: "
+                f"ConfigError: the Python of Spark's {f'executor on host {host[1]}' if host else 'workers'} is unfit: "
                 f"{what.format(*found.groups())}. Set PYSPARK_PYTHON, before Spark starts, to a name that driver and "
                 "executors have; `pykafka pack` makes an archive of what executors need, `pykafka doctor` looks at the "
                 "driver"

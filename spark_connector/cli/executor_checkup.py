@@ -36,6 +36,7 @@ from spark_connector.cli.host_probe import DRIVERS_FILE, Order
 from spark_connector.cli.session import LazySession, leaving_at_interrupt, spark_log
 from spark_connector.first_contact import FIRST_CONTACT_S
 from spark_connector.loads.addresses import hadoop_settings, is_database_url, is_iceberg, storage_options_for
+from spark_connector.outages import one_line
 
 _HOLD_S = 0.3
 _QUIET_S = 3.0
@@ -169,6 +170,8 @@ class _Executors:
         self.failed: dict[str, str] = {}
         """Host → what Spark says of a task that failed there."""
         self.why_not = ""
+        self.untold = ""
+        """Why it is not known which executors Spark has, and what became of their tasks."""
 
     def ask_all(self, order: Order) -> None:
         """Ask until all hosts that Spark knows have answered or failed, and none has appeared for a while."""
@@ -205,6 +208,10 @@ class _Executors:
         elif self._context is None:
             says = f"{count}; Spark Connect does not tell whether there are others"
             yield Finding("executors", "unknown", says, "give the server's own --master, where that can be reached")
+        elif self.untold:
+            yield Finding(
+                "executors", "unknown", f"{count}; Spark does not tell whether there are others: {self.untold}"
+            )
         else:
             yield Finding("executors", "ok" if len(self.seen) == hosts else "error", count)
 
@@ -258,9 +265,9 @@ class _Executors:
         """Where each task of the group ran, and why those failed that did, as Spark's own pages have it."""
         if self._context is None:
             return
-        spark = self._context._jsc.sc()
         tracker = self._context.statusTracker()
-        with contextlib.suppress(Exception):  # private to Spark: without it hosts have their own names
+        with self._of_spark():
+            spark = self._context._jsc.sc()
             spark.listenerBus().waitUntilEmpty()
             jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
             for stage in (stage for job in jobs if job is not None for stage in job.stageIds):
@@ -274,11 +281,19 @@ class _Executors:
         """Hosts whose executors Spark knows, and of which no task has told or failed."""
         known: set[str] = set()
         if self._context is not None and not self._is_alone:
-            with contextlib.suppress(Exception):  # private to Spark
+            with self._of_spark():
                 executors = self._context._jsc.sc().statusStore().executorList(True)
                 told = [executors.apply(number) for number in range(executors.size())]
                 known = {one.hostPort().rpartition(":")[0] for one in told if one.id() != "driver"}
         return known - self.seen.keys() - self.failed.keys()
+
+    @contextlib.contextmanager
+    def _of_spark(self) -> Iterator[None]:
+        """Around what is private to Spark. Without it hosts are named by themselves, and others may be missed."""
+        try:
+            yield
+        except Exception as error:
+            self.untold = one_line(str(error))
 
     def _is_dynamic(self) -> bool:
         return self._spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true"

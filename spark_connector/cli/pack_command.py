@@ -43,7 +43,13 @@ def pack(
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:
-    """Make an archive of pykafka and what it needs, for Spark's executors, and print how to use it."""
+    """Make an archive of pykafka and what it needs, for Spark's executors, and print how to use it.
+
+    \b
+    Examples:
+      pykafka pack
+      pykafka pack --extra s3 --extra delta --output pykafka.tar.gz
+    """
     interpreter = f"python{sys.version_info.major}.{sys.version_info.minor}"
     made = output or Path(f"{_NAME}-{interpreter}-{sysconfig.get_platform()}.tar.gz")
     if not made.name.endswith((".tar.gz", ".tgz")):

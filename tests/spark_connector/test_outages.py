@@ -336,7 +336,10 @@ def test_a_python_of_sparks_without_pykafka_is_told_with_the_way_out() -> None:
         '  File "pyspark/cloudpickle/cloudpickle.py", line 649, in subimport\n    __import__(name)\n'
         "ModuleNotFoundError: No module named 'spark_connector'\n SQLSTATE: 38000\n"
     )
-    assert "set PYSPARK_PYTHON to the one that has it" in summary(text)
+    said = (
+        "ConfigError: the Python of Spark's workers is unfit: it has no module 'spark_connector'. Set PYSPARK_PYTHON, "
+    )
+    assert summary(text).startswith(said)
     assert not heals_by_waiting(summary(text))
 
 
@@ -387,4 +390,4 @@ def test_what_spark_says_of_an_executors_python_names_its_host(cause: str) -> No
     )
     assert "\n" not in found
     assert not heals_by_waiting(found)
-    assert summary(cause).startswith(f"ConfigError: the Python of Spark's executor is unfit: {said}.")
+    assert summary(cause).startswith(f"ConfigError: the Python of Spark's workers is unfit: {said}.")

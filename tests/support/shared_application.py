@@ -19,7 +19,6 @@ from spark_connector.load import load
 from spark_connector.loads.record import LoadRecord
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.all_available import take_all
-from tests.support.speculation_session import SHARED
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -77,7 +76,7 @@ class Application:
             offsets="files" if format == "parquet" else None,
             options={"minPartitions": "4"},
             on_phase=on_phase,
-            **SHARED,
+            shared_mount=True,
         ).rows
 
     def at_once(self, jobs: list[tuple[str, str]]) -> list[int | str]:

@@ -5,7 +5,6 @@ Arguments, as JSON: `settings` of the session, `bootstrap`, `topic` (two partiti
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Sequence
@@ -40,8 +39,6 @@ SPECULATION = {
 }
 WHOLE, RACING = "whole", "racing"
 _HELD_S = 120.0
-SHARED: dict[str, Any] = {"shared_mount": True} if "shared_mount" in inspect.signature(load).parameters else {}
-"""Workers that have addresses of their own are on this machine's one disk."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ def main(given: dict[str, Any]) -> None:
                     bootstrap_servers=given["bootstrap"],
                     topic=given["topic"],
                     options={"minPartitions": "2"},
-                    **SHARED,
+                    shared_mount=True,  # the workers have addresses of their own, and this machine's one disk
                 )
             wrote = {mark.name: json.loads(mark.read_text()) for mark in marks.iterdir()}
             seen[name] = {

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pyspark.sql import SparkSession
@@ -107,3 +108,18 @@ def test_spark_tells_where_each_attempt_ran_and_the_driver_is_no_executor(spark:
     assert len(asked._by_attempt) == spark.sparkContext.defaultParallelism
     assert set(asked._by_attempt.values()) == {"localhost"}  # Spark's name; the host's own says more
     assert asked.seen.keys() == {socket.gethostname()}
+
+
+def test_where_spark_does_not_tell_its_executors_it_is_unknown_whether_all_have_answered(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = executor_checkup._Executors(spark, is_alone=False)
+    context = mock.Mock(spec=["_jsc"])
+    context._jsc.sc.side_effect = AttributeError("no statusStore")
+    monkeypatch.setattr(asked, "_context", context)
+    asked.seen["w1"] = HostSeen("w1")
+    (hosts,) = asked.findings()
+    assert (hosts.state, hosts.says) == (
+        "unknown",
+        "1 host, 1 of them answered; Spark does not tell whether there are others: no statusStore",
+    )
