@@ -152,7 +152,8 @@ def _lost(tp: TopicPartition, stored: int, bounds: Bounds) -> tuple[str, str, in
         )
         return "PARTITION_OFFSET_CHANGED", what, min(max(bounds.cut[tp], earliest), latest)
     if stored > latest:
-        return "PARTITION_OFFSET_CHANGED", f", but ends at {latest}: the topic was created again.", earliest
+        what = f", but ends at {latest}: the topic was created again or truncated."
+        return "PARTITION_OFFSET_CHANGED", what, earliest
     if stored < earliest:
         lost = f"{earliest - stored} offsets were deleted before they were loaded."
         return "COULD_NOT_READ_OFFSET_RANGE", f", but begins at {earliest} now: {lost}", earliest
