@@ -27,6 +27,12 @@ class DefaultSource(DataSource):
 
     _made: DataSource | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Goes to executors beside the reader, and is unpickled first: so they say what they lack."""
+        made = self._source()
+        shipped = importlib.import_module("spark_connector.shipped").shipped
+        return cast(tuple[object, ...], shipped(_remade, self.options, made))
+
     @classmethod
     def name(cls) -> str:
         return "pykafka"
@@ -59,6 +65,12 @@ class DefaultSource(DataSource):
                 raise  # a fault of ours
             raise _other_python(error) from None
         return cast(DataSource, module.PykafkaSource(self.options))
+
+
+def _remade(options: dict[str, str], made: DataSource) -> DefaultSource:
+    source = DefaultSource(options)
+    source._made = made
+    return source
 
 
 def _other_python(error: ModuleNotFoundError) -> ImportError:

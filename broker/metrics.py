@@ -108,6 +108,8 @@ class TopicMetrics:
     reassignment_bytes_in: int = 0
     """Of the bytes of replication, those for replicas that a reassignment adds (KIP-455)."""
     reassignment_bytes_out: int = 0
+    truncated_records: int = 0
+    """That followers cut off their logs because the leader does not have them."""
     remote_copy_bytes: int = 0
     """Of segments, to the archive."""
     remote_copy_requests: int = 0

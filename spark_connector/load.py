@@ -30,7 +30,6 @@ records are loaded and what they become; a later load of the group with other va
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +47,7 @@ from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.plan import finished_rerun, plan_load
 from spark_connector.loads.record import LoadRecord, LoadResult
 from spark_connector.loads.request import Load, LoadRequest, Target
+from spark_connector.loads.shared_path import is_on_other_hosts, refuse_unshared
 from spark_connector.loads.write import Findings, write_load
 from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
@@ -76,6 +76,7 @@ def load(
     sort_by: str | Sequence[str] | None = None,
     starting_offsets: str = "earliest",
     max_records: int | None = None,
+    shared_mount: bool = False,
     options: Mapping[str, str] | None = None,
     write_options: Mapping[str, str] | None = None,
     from_load: str | None = None,
@@ -113,6 +114,8 @@ def load(
     `sort_by`: Columns that a file is sorted by, such as customer,at desc.
     `starting_offsets`: Where a partition begins that was never loaded: earliest or JSON.
     `max_records`: Offsets in this load at most.
+    `shared_mount`: A local path in `to` or `dead_letters` is one network file system, mounted at this path on every
+    host.
     `options`: Options of the reader, such as valueFormat and kafka.security.protocol.
     `write_options`: Options of the output format, such as compression; for sql text: columns of bytes that are UTF-8.
     `from_load`: Load again from this load on, into an empty `to`, up to the group's offsets.
@@ -140,7 +143,7 @@ def _load(spark: SparkSession, on_phase: Phase | None, **given: Any) -> LoadResu
     target = Target.of(given, hadoop_settings(spark.conf.getAll) if is_hdfs else {})
     # Times in text are as the session shows them, as Spark's own writers have them.
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    request = LoadRequest.build(target, time_zone=zone, **given_to(Load, given))
+    request = LoadRequest.build(target, time_zone=zone, master=_master_of(spark), **given_to(Load, given))
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 
@@ -158,6 +161,7 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
 def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     with contextlib.ExitStack() as opened:
         destination = opened.enter_context(open_destination(request.target))
+        _refuse_unshared("to", request, destination, session)
         on_phase("repair", None)
         recovered = tuple(destination.repair())
         on_phase("plan", None)
@@ -165,11 +169,18 @@ def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Loa
         if done is not None:
             return _result(request, destination, done, tuple(id for id in recovered if id != done.load_id))
         record, letters = _planned(request, destination, opened)
+        if letters is not None:
+            _refuse_unshared("dead_letters (--dead-letters)", request, letters.table, session)
         if record is None:
             publish_offsets(request, destination, idle=not recovered)
             return _result(request, destination, None, recovered)
+
         with letters.settled_on_failure() if letters is not None else contextlib.nullcontext():
-            begins = functools.partial(on_phase, "write", record)
+
+            def begins() -> None:
+                _refuse_unshared("to", request, destination, session)  # of a table that a catalog's server has made
+                on_phase("write", record)
+
             written = write_load(request, destination, record, session, letters, begins)
             on_phase("commit", written.record)
             destination.commit(written.record, written.files, written.layout)
@@ -177,6 +188,22 @@ def _run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Loa
         on_phase("done", written.record)
         _tell(written.found, written.record)
         return replace(_result(request, destination, written.record, recovered), **vars(written.found))
+
+
+def _refuse_unshared(what: str, request: LoadRequest, place: Destination, session: NewSession) -> None:
+    """Raise ConfigError for a place of this host where the executors may run on others."""
+    if request.given.shared_mount or not is_on_other_hosts(request.master) or (path := place.local_place()) is None:
+        return
+    is_connect = request.master.startswith("sc://")
+    refuse_unshared(what, path, _master_of(session()) if is_connect else request.master)
+
+
+def _master_of(spark: SparkSession) -> str:
+    """Empty where the session does not tell."""
+    try:
+        return str(spark.conf.get("spark.master", ""))
+    except Exception:  # of py4j or grpc: a service may show none of its settings
+        return ""
 
 
 def _tell(found: Findings, record: LoadRecord) -> None:

@@ -29,7 +29,7 @@ from spark_connector.loads.dead_letters import is_of_dead_letters
 from spark_connector.loads.destination import LoadedDestination, NewSession
 from spark_connector.loads.history import History, LoadedTable, LoadState
 from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
-from spark_connector.loads.record import LoadRecord, LoadResult
+from spark_connector.loads.record import BEGINNING, LoadRecord, LoadResult
 from spark_connector.loads.request import LAKE_FORMATS, Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
@@ -115,12 +115,12 @@ def verify(
 
 def rewind(
     target: Target,
-    to_load: str,
+    to_load: str | None,
     *,
     delete: bool = False,
     confirm: Callable[[LoadRecord], bool] = lambda plan: True,
 ) -> LoadRecord | None:
-    """Set the group back to the load `to_load`; gives the entry of the commit log.
+    """Set the group back to the load `to_load`, or before its first one for None; gives the entry of the commit log.
 
     Directories of the later loads are moved to `_rewound/` or, with `delete`, deleted. Rows of a table are deleted; for
     a database `delete` must be set. The next load loads their records again. `confirm` gets the plan; when it returns
@@ -131,7 +131,7 @@ def rewind(
     with _open_known(target) as destination, contextlib.ExitStack() as opened:
         destination.repair()
         _settle(target, destination, opened)
-        number = next_number(destination)
+        number, to_load = next_number(destination), to_load or BEGINNING
         loads = _standing_without_gap(destination.history(), to_load)
         stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
         plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
@@ -259,7 +259,8 @@ def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:
             raise ConfigError(f"load '{entry.record.load_id}' is unknown: it is pruned and has no manifest")
     records = [replace(entry.record, files=()) for entry in entries]
     gone = {entry.record.load_id for entry in entries if entry.state is LoadState.REWOUND}
-    first = next((record.id.sequence for record in records if record.load_id == to_load), None)
+    ids = {BEGINNING: 0, **{record.load_id: record.id.sequence for record in records}}
+    first = ids.get(to_load)
     missing = [number for number, _ in known.forgotten if first is not None and number > first]
     if missing:
         raise ConfigError(

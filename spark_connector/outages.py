@@ -52,11 +52,16 @@ _PYTHON_ERROR = re.compile(
 _JVM_CAUSE = re.compile(r"^(?:Caused by)?: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
 """A cause, or the exception itself, which py4j's text has behind a colon."""
 _BRANCH = re.compile(r"\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")
-_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '(?:spark_connector|broker|pyarrow|numpy)\b")
-_SET_PYTHON = (
-    "ConfigError: the Python that Spark starts its workers with has no pykafka: set PYSPARK_PYTHON to the one that "
-    "has it before Spark starts; `pykafka doctor` shows both"
+_ON_HOST = re.compile(r"\(TID \d+\) \((\S+) executor ")
+_UNFIT_PYTHON = (
+    (re.compile(r"Cannot run program \"([^\"]+)\""), "cannot run '{}', which PYSPARK_PYTHON names"),
+    (
+        re.compile(r"Python in worker has different version: (\S+) than that in driver: ([\d.]+\d)"),
+        "it is Python {}, and the driver's is {}",
+    ),
+    (re.compile(r"No module named '?(pyspark|py4j|pyarrow|numpy|spark_connector|broker)\b"), "it has no module '{}'"),
 )
+"""What Spark says of an executor's Python before it runs code of ours (shipped.py)."""
 
 
 _DENIED = re.compile(
@@ -190,8 +195,15 @@ def one_line(text: str) -> str:
 
 def summary(text: str) -> str:
     """One line: the last error of ours, or of Python, or else the last cause, or else the first line."""
-    if _NO_PACKAGE.search(text):
-        return _SET_PYTHON
+    for pattern, what in _UNFIT_PYTHON:
+        if found := pattern.search(text):
+            host = _ON_HOST.search(text)
+            return (
+                f"ConfigError: the Python of Spark's {f'executor on host {host[1]}' if host else 'workers'} is unfit: "
+                f"{what.format(*found.groups())}. Set PYSPARK_PYTHON, before Spark starts, to a name that driver and "
+                "executors have; `pykafka pack` makes an archive of what executors need, `pykafka doctor` looks at the "
+                "driver"
+            )
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])

@@ -38,7 +38,7 @@ ROWS: list[set[str]] = [
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
         *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "verdict"),
-        *("patterns", "stored_names"),
+        *("patterns", "stored_names", "keep_alive"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
@@ -67,7 +67,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"formats", "offset_store"},
     {
         *("errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"),
-        "broker_needs",
+        *("broker_needs", "shipped"),
     },
     {"spark_worker"},
 ]
@@ -118,6 +118,7 @@ ONLY_IN = {
         "spark_connector/read/spark_private.py",
         "spark_connector/history_and_tail/readers.py",
         "spark_connector/spark_versions.py",
+        "spark_connector/shipped.py",
         "spark_connector/write/writers.py",
         "spark_connector/listener.py",
         "spark_connector/load.py",

@@ -90,7 +90,7 @@ def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> No
     points.read_string(wheel.read(info["entry_points.txt"]).decode())
     assert dict(points["console_scripts"]) == {"pykafka": "broker.tools.main:main"}
     modules = {module.name for module in modules_under("spark_connector", "pykafka_demo", "pykafka_ui")}
-    for target in points["pykafka.commands"].values():
+    for target in (*points["pykafka.commands"].values(), *points["pykafka.checkups"].values()):
         assert target.partition(":")[0] in modules
 
 

@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -55,10 +56,10 @@ UNFENCED_S: Final = 1.0
 """The same, while its leader has not written an entry yet. Until then the follower's log has no archive."""
 LOOK_S: Final = 10.0
 """How often the disks of partitions are looked at whose archives lag."""
-ANSWER_S: Final = 60.0
-"""A store that takes longer for a call hangs. A copy may take longer by the time for its bytes at `SLOW_COPY`."""
-SLOW_COPY: Final = 1 << 20
-"""Bytes per second."""
+ANSWER_S: Final = 10.0
+"""A store that takes longer for a short call hangs."""
+PART_S: Final = 60.0
+"""The same for what a copy puts at a time: the store's client may keep tens of megabytes and send them at once."""
 SMALLEST_ON_HDFS: Final = 64 << 20
 """Bytes of a segment: a name node has every file in its memory, and an archive has two of a segment."""
 
@@ -149,7 +150,7 @@ class _LedArchive(_HostedArchive):
             producers=partial(_producers, snapshot.read_bytes, log.producers_before(segment.end)),
         )
 
-    def status(self, disks: FillingDisks, now: float) -> ArchiveStatus:
+    def status(self, disks: FillingDisks, clock: Clock) -> ArchiveStatus:
         state, log = self.state, self.log
         end = state.manifest.end if state.manifest is not None else 0
         behind = [one.size for one, following in pairwise(log.segments) if following.base_offset > end]
@@ -159,14 +160,18 @@ class _LedArchive(_HostedArchive):
             archived_bytes=None if state.manifest is None else state.manifest.size,
             lag_bytes=lag[0],
             lag_segments=lag[1],
-            problem=self.problem(disks, now),
+            problem=self.problem(disks, clock),
         )
 
-    def problem(self, disks: FillingDisks, now: float) -> str:
-        asked = self.asked
+    def problem(self, disks: FillingDisks, clock: Clock) -> str:
+        asked, failing_since, now = self.asked, self.state.failing_since, clock.monotonic()
         hangs = f"the store has not answered for {now - asked[0]:.0f} s" if asked is not None and now > asked[1] else ""
         warning = disks.warning(self.log.directory.parent) if self.lags else ""
-        return "; ".join(filter(None, (self.state.problem, hangs, warning, self.log.held)))
+        failed = self.state.problem
+        if failed and failing_since is not None:
+            since = datetime.fromtimestamp(clock.now_ms() // 1000 - round(now - failing_since), UTC)
+            failed += f" (since {since:%Y-%m-%d %H:%M:%S} UTC)"
+        return "; ".join(filter(None, (failed, hangs, warning, self.log.held)))
 
 
 class _FollowedArchive(_HostedArchive):
@@ -329,8 +334,8 @@ class ArchiveManager:
 
     def statuses(self) -> list[ArchiveStatus]:
         """Of all archived partitions that this broker leads."""
-        led, now = tuple(self._led.values()), self._clock.monotonic()
-        return [one.status(self._disks, now) for one in led if one.log.config.remote_storage_enable]
+        led = tuple(self._led.values())
+        return [one.status(self._disks, self._clock) for one in led if one.log.config.remote_storage_enable]
 
     @property
     def filling_disks(self) -> int:
@@ -340,8 +345,7 @@ class ArchiveManager:
     @property
     def problem(self) -> str:
         """Why archives do not go on; empty while they do."""
-        now = self._clock.monotonic()
-        found = {led.tp: led.problem(self._disks, now) for led in tuple(self._led.values())}
+        found = {led.tp: led.problem(self._disks, self._clock) for led in tuple(self._led.values())}
         problems = {tp: problem for tp, problem in found.items() if problem}
         if not problems:
             return ""
@@ -387,20 +391,21 @@ class ArchiveManager:
 
     def _timed(self, led: _LedArchive, step: Step, work: Callable[[], Any]) -> Callable[[], Any]:
         """`work`, so that it is known since when it runs. Until a thread is free, nothing was asked."""
-        patience = inf if isinstance(step, Sweep) else ANSWER_S  # a sweep deletes any number of objects
-        if isinstance(step, Copy):
-            rate = min(self._settings.remote_log_manager_copy_max_bytes_per_second, SLOW_COPY)
-            patience += self._settings.archive_threads * led.log.config.segment_bytes / rate
+        patience = inf if isinstance(step, Sweep) else PART_S if isinstance(step, Copy) else ANSWER_S
 
         def run() -> Any:
-            begun = self._clock.monotonic()
-            led.asked = begun, begun + patience
+            self._asks(led, patience)
             try:
                 return work()
             finally:
                 led.asked = None
 
         return run
+
+    def _asks(self, led: _LedArchive, patience: float | None) -> None:
+        """A thread calls the store now; with None it waits for something else."""
+        now = self._clock.monotonic()
+        led.asked = None if patience is None else (now, now + patience)
 
     def _work(self, led: _LedArchive, step: Step) -> Callable[[], Any]:
         """What a thread has to do."""
@@ -411,7 +416,14 @@ class ArchiveManager:
             case Begin():
                 return partial(state_at_end, store, manifest)
             case Copy():
-                return partial(self._copier.copy, led.files_of(step), store.place, led.state.epoch, manifest.epochs)
+                return partial(
+                    self._copier.copy,
+                    led.files_of(step),
+                    store.place,
+                    led.state.epoch,
+                    manifest.epochs,
+                    lambda calls: self._asks(led, PART_S if calls else None),
+                )
             case Commit():
                 return partial(self._commit, store, manifest, led.state.epoch, step)
             case Sweep():

@@ -126,6 +126,8 @@ class ArchiveState:
         """Why there is no next step, if somebody has to do something about it."""
         self.failures = 0
         """Steps in a row that failed."""
+        self.failing_since: float | None = None
+        """When the first of them failed; None while the last step succeeded."""
         self._delay = delete_delay_s
         self._is_busy = False
         self._copy: ArchivedSegment | None = None
@@ -260,6 +262,7 @@ class ArchiveState:
         """The step failed, perhaps after it was done. A commit is made again as it was; a copy gets a new name. Objects
         that cannot be deleted hold nothing else up."""
         self._is_busy = False
+        self.failing_since = now if self.failing_since is None else self.failing_since
         if self._sweeping:
             self._sweeping, self._unswept, self._sweep_at = 0, reason, now + LONGEST_WAIT_S
             return
@@ -268,7 +271,7 @@ class ArchiveState:
         self.failures = min(self.failures + 1, 32)
 
     def _well(self) -> None:
-        self._is_busy, self._failure, self.failures = False, "", 0
+        self._is_busy, self._failure, self.failures, self.failing_since = False, "", 0, None
 
 
 def common_end(manifest: Manifest, log: LogView) -> int:

@@ -96,11 +96,17 @@ class Copier:
         self._on_step = on_step
 
     def copy(
-        self, files: SegmentFiles, place: PartitionPlace, epoch: int, epochs: Sequence[EpochStart] = ()
+        self,
+        files: SegmentFiles,
+        place: PartitionPlace,
+        epoch: int,
+        epochs: Sequence[EpochStart] = (),
+        asks: Callable[[bool], None] = lambda store: None,
     ) -> ArchivedSegment:
         """Put the objects of a segment, as the leader of `epoch`; returns what a manifest says about it.
 
-        `epochs` are those of the archived records before it.
+        `epochs` are those of the archived records before it. `asks(True)` is called before each call of the store, and
+        `asks(False)` before a wait for anything else.
 
         Raises OSError when the disk or the store fails, CorruptBatch, CopyFailed, CopyStopped. What was put until then
         stays, under a name that nobody knows.
@@ -111,10 +117,12 @@ class Copier:
         try:
             first = _first_batch(descriptor, files)
             self._on_step("put")
-            with self._output(place.segment(name)) as output:
+            with self._output(place.segment(name), asks) as output:
                 for block in _blocks(descriptor, first, files.size):
+                    asks(False)
                     self._throttle.take(len(block))
                     self._on_step("block")
+                    asks(True)
                     output.write(block)
                     walk.take(block)
         finally:
@@ -138,7 +146,7 @@ class Copier:
             )
         )
         self._on_step("put aux")
-        with self._output(place.aux(name)) as output:
+        with self._output(place.aux(name), asks) as output:
             output.write(aux)
         return ArchivedSegment(
             name=name,
@@ -156,16 +164,19 @@ class Copier:
         )
 
     @contextmanager
-    def _output(self, path: str) -> Iterator[Any]:
+    def _output(self, path: str, asks: Callable[[bool], None]) -> Iterator[Any]:
         """An object that is there, and will survive a power failure, when the block has ended without an error."""
+        asks(True)
         output = self._store.open_output(path)
         try:
             yield output
         except BaseException:
             discard_output(output)
             raise
+        asks(True)
         output.close()
         self._store.sync(path)
+        asks(False)
 
 
 @dataclass

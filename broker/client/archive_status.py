@@ -65,7 +65,9 @@ def _of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
         entry = entries.get(ARCHIVE_STATUS)  # no other Kafka has it
         if entry is not None:
             try:
-                found.update(decode_statuses(entry.value or "[]"))
+                for tp, one in decode_statuses(entry.value or "[]").items():
+                    problem = one.problem and f"broker {node.id} at {node.host}:{node.port}: {one.problem}"
+                    found[tp] = one._replace(problem=problem)
             except (ValueError, TypeError, KeyError) as error:
                 logger.warning("a broker's %s cannot be read: %r", ARCHIVE_STATUS, error)
     return found

@@ -93,6 +93,10 @@ def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int 
     return chosen
 
 
+OVERDUE_S: Final = 1.0
+"""A broker that owes an answer for so long is watched. On a healthy cluster nearly every answer comes sooner."""
+WATCH_EVERY_S: Final = 1.0
+
 _MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A longer response is not Kafka's: the port speaks HTTP, TLS or something else."""
 
@@ -155,6 +159,10 @@ class BrokerConnection(AutoCloseable):
         self.timeout_s = timeout_s
         self.allocate: Callable[[int], memoryview] = _zeroed
         """Returns the memory for a response of a size; its owner may replace it by a cheaper allocator."""
+        self.watch: Callable[[], None] | None = None
+        """Called every second while an answer is overdue; raises ConnectionFailed when the broker has gone."""
+        self.overdue_s = OVERDUE_S
+        """Longer where requests wait at the broker on purpose."""
         self.throttled_until = 0.0
         """Until then (monotonic) the broker handles no request of this connection: its quota is exceeded (KIP-219)."""
         self._lock = threading.Lock()
@@ -168,7 +176,7 @@ class BrokerConnection(AutoCloseable):
         self._socket: socket.socket | None = None
         failures: dict[str, ConnectionFailed | RequestTimedOut] = {}
         tried: list[str] = []
-        for address, connect in ways(host, port, connect_timeout_s, proxy_url):
+        for address, connect in ways(host, port, connect_timeout_s, proxy_url, silent_s=timeout_s):
             try:
                 self._open(connect, tls, connect_timeout_s)
                 return
@@ -362,9 +370,12 @@ class BrokerConnection(AutoCloseable):
                 try:
                     _send_some(sock, rest)
                 except (BlockingIOError, ssl.SSLWantWriteError):
-                    wait_for(sock, select.POLLOUT, deadline)
+                    self._wait(sock, select.POLLOUT, deadline)
                 except ssl.SSLWantReadError:
-                    wait_for(sock, select.POLLIN, deadline)
+                    self._wait(sock, select.POLLIN, deadline)
+        except PykafkaError:
+            self.close()
+            raise
         except OSError as error:
             self.close()
             raise self._failure(error, f"took no more bytes for {self.timeout_s:g} s") from error
@@ -403,39 +414,46 @@ class BrokerConnection(AutoCloseable):
         """Read until `view` is full; bytes that have arrived need one system call, as do many that are to come."""
         sock = self._open_socket()
         filled, size = 0, len(view)
-        receive = _receive_whole if size >= _WHOLE_BYTES and not isinstance(sock, ssl.SSLSocket) else _receive_some
+        whole = size >= _WHOLE_BYTES and not isinstance(sock, ssl.SSLSocket)
         while filled < size:
+            rest = view[filled:] if filled else view
             try:
-                count = receive(sock, view[filled:] if filled else view, deadline)
+                if whole:
+                    self._wait(sock, select.POLLIN, deadline)
+                count = _receive_whole(sock, rest, deadline) if whole else sock.recv_into(rest)
             except (BlockingIOError, ssl.SSLWantReadError):
-                wait_for(sock, select.POLLIN, deadline)
+                self._wait(sock, select.POLLIN, deadline)
                 continue
             except ssl.SSLWantWriteError:
-                wait_for(sock, select.POLLOUT, deadline)
+                self._wait(sock, select.POLLOUT, deadline)
                 continue
             if not count:
                 hint = "" if self._answered else _WRONG_LISTENER
                 raise ConnectionFailed(f"{self.address} closed the connection before it answered{hint}")
             filled += count
 
+    def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
+        """As `wait_for`, and `watch` is called while it lasts."""
+        pause = self.overdue_s
+        while self.watch is not None and pause < deadline - time.monotonic():
+            if is_ready(sock, event, pause):
+                return
+            pause = WATCH_EVERY_S
+            self.watch()
+        wait_for(sock, event, deadline)
+
 
 def _zeroed(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
-def _receive_some(sock: socket.socket, view: memoryview, _deadline: float) -> int:
-    """What has arrived; 0 at the end of the stream. Raises BlockingIOError if nothing has."""
-    return sock.recv_into(view)
-
-
 def _receive_whole(sock: socket.socket, view: memoryview, deadline: float) -> int:
-    """As `_receive_some`, but the kernel waits until `view` is full, the stream ends, or `deadline` has passed. A
+    """The kernel waits until `view` is full, the stream ends, an answer is overdue, or `deadline` has passed. A
     response of megabytes comes in dozens of pieces, and to wait for each from here costs a tenth of a read.
 
-    Raises TimeoutError. With a byte there, a signal ends the system call; Python would begin one without any again,
-    with all of its time."""
-    wait_for(sock, select.POLLIN, deadline)
-    left_us = int(max(deadline - time.monotonic(), 0) * 1e6) + 1  # zero would be for ever
+    A byte has arrived: then a signal ends the system call; Python would begin one without any again, with all of its
+    time. Returns the number of bytes; 0 at the end of the stream."""
+    left_us = int(min(max(deadline - time.monotonic(), 0), OVERDUE_S) * 1e6) + 1  # zero would be for ever
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(left_us, 1_000_000)))
     sock.setblocking(True)
     try:

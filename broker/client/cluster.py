@@ -10,16 +10,16 @@ and make a new one there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from broker.client.authentication import client_context
 from broker.client.auto_closeable import AutoCloseable
-from broker.client.broker_connection import BrokerConnection
+from broker.client.broker_connection import OVERDUE_S, BrokerConnection
 from broker.client.client_settings import ClientSettings, parse_bootstrap
 from broker.client.cluster_metadata import (
     CoordinatorKind,
@@ -31,132 +31,17 @@ from broker.client.cluster_metadata import (
     parse_metadata,
 )
 from broker.client.denials import check, refusal
+from broker.client.node_pool import NodePool
 from broker.client.read_replicas import ReadReplicas
-from broker.client.tcp_connect import CANONICAL, canonical
 from broker.errors import (
     BrokerError,
     ConnectionFailed,
     ErrorCode,
-    ProtocolError,
     PykafkaError,
     RequestTimedOut,
 )
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-
-__all__ = ["Cluster", "NodePool", "Outage"]
-
-_BOOTSTRAP = -1
-
-
-class NodePool:
-    """The shared connections, by broker id, for `request()` only. Thread-safe. Calls after `close` fail."""
-
-    def __init__(self, addresses: Sequence[tuple[str, int]], settings: ClientSettings) -> None:
-        self._addresses = addresses
-        self._settings = settings
-        self._context = client_context(settings)
-        self._login = settings.login()
-        self._lock = threading.Lock()
-        self._connections: dict[int, BrokerConnection] = {}
-        self._reached: set[tuple[str, int]] = set()
-        self._closed = False
-
-    def open(self, host: str, port: int) -> BrokerConnection:
-        """A new connection, which belongs to the caller. Raises the errors of BrokerConnection."""
-        settings = self._settings
-        try:
-            connection = BrokerConnection(
-                host,
-                port,
-                client_id=settings.client_id,
-                timeout_s=settings.request_timeout_ms / 1000,
-                connect_timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
-                tls=self._context,
-                login=self._login,
-                proxy_url=settings.proxy_url,
-            )
-        except (ConnectionFailed, RequestTimedOut) as error:
-            if (host, port) in self._reached or (host, port) in self._addresses:
-                raise
-            raise type(error)(f"{error}{self._advertised}") from error
-        self._reached.add((host, port))
-        return connection
-
-    @property
-    def _advertised(self) -> str:
-        """What to check where an address that brokers told was never reached."""
-        given = ",".join(self._settings.bootstrap_servers)
-        way = "whether the proxy leads to it" if self._settings.proxy_url else "DNS, routes and firewalls, VPC peering"
-        also = "" if self._settings.proxy_url else ", or set proxy.url"
-        return (
-            ". This address is what the brokers advertise (advertised.listeners); "
-            f"bootstrap.servers={given} was given. If the broker is up, it cannot be reached from here by that "
-            f"address: check {way}{also}"
-        )
-
-    def get(self, node: Node) -> BrokerConnection:
-        """The shared connection to `node`, reopened when it is broken."""
-        with self._lock:
-            self._refuse_when_closed()
-            connection = self._connections.get(node.id)
-            if connection is not None:
-                if connection.usable and (connection.host, connection.port) == (node.host, node.port):
-                    return connection
-                del self._connections[node.id]
-                connection.close()
-            connection = self._connections[node.id] = self.open(node.host, node.port)
-            return connection
-
-    def has(self, node: Node) -> bool:
-        with self._lock:
-            connection = self._connections.get(node.id)
-            return connection is not None and connection.usable
-
-    def adopt_bootstrap(self, nodes: Iterable[Node]) -> None:
-        """Keep the bootstrap connection under the id of its broker, now that it is known, or close it."""
-        with self._lock:
-            connection = self._connections.pop(_BOOTSTRAP, None)
-            if connection is None:
-                return
-            for node in nodes:
-                if (node.host, node.port) == (connection.host, connection.port) and node.id not in self._connections:
-                    self._connections[node.id] = connection
-                    return
-            connection.close()
-
-    def close(self) -> None:
-        """Close all connections. May be called again."""
-        with self._lock:
-            self._closed = True
-            connections = list(self._connections.values())
-            self._connections.clear()
-        for connection in connections:
-            connection.close()
-
-    def bootstrap(self) -> BrokerConnection:
-        """A connection to the first address that answers, in the order given. ConnectionFailed lists all failures."""
-        with self._lock:
-            self._refuse_when_closed()
-            connection = self._connections.get(_BOOTSTRAP)
-            if connection is not None and connection.usable:
-                return connection
-            failures: list[str] = []
-            given = self._addresses
-            if self._settings.client_dns_lookup == CANONICAL:
-                given = canonical(given)
-            for host, port in given:
-                try:
-                    connection = self._connections[_BOOTSTRAP] = self.open(host, port)
-                    return connection
-                except (ConnectionFailed, RequestTimedOut, ProtocolError) as error:
-                    failures.append(str(error))
-        raise ConnectionFailed(f"no broker of bootstrap.servers could be reached: {'; '.join(failures)}")
-
-    def _refuse_when_closed(self) -> None:
-        if self._closed:
-            raise PykafkaError("this client was closed")
-
 
 T = TypeVar("T")
 
@@ -218,6 +103,8 @@ class Cluster(AutoCloseable):
         """The broker that sent the metadata."""
         self._invalidated: dict[Address, float] = {}
         """When the metadata of a broker was last found wrong; in the future for a broker that could not be reached."""
+        self._metadata_patience_s = 2 * OVERDUE_S
+        """So long one of several brokers may take to answer a request for metadata. Then another one is asked."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
         self.read_replicas = ReadReplicas(settings.client_rack, settings.metadata_max_age_ms / 1000)
 
@@ -326,6 +213,25 @@ class Cluster(AutoCloseable):
         """A new connection for the caller, who may pipeline on it and must close it."""
         return self._pool.open(node.host, node.port)
 
+    def check(self, node: Node) -> None:
+        """Raise ConnectionFailed if a broker that owes an answer has left the cluster, as another one says.
+
+        May take two seconds. Connections of this cluster do so themselves while they wait for an answer.
+        """
+        self._pool.live.check(node.host, node.port)
+
+    def check_leader(self, node: Node, partitions: Iterable[TopicPartition]) -> None:
+        """As `check`, for a broker that leads `partitions`: also if other brokers lead all of them now.
+
+        Renews the metadata in one attempt, from another broker.
+        """
+        self.check(node)
+        self.doubt(node)
+        with contextlib.suppress(PykafkaError):
+            self.renew()
+        if all(self.known_leader(tp) not in (None, node) for tp in partitions):
+            raise ConnectionFailed(f"{node} has not answered, and other brokers lead its partitions now")
+
     def any_connection(self) -> BrokerConnection:
         """A connection to any broker. ConnectionFailed lists why each bootstrap address failed."""
         return self.retrying(self._any_connection)
@@ -340,6 +246,11 @@ class Cluster(AutoCloseable):
         """
         if self._metadata_source is not None:
             self._invalidated[self._metadata_source] = time.monotonic()
+        self.expire()
+
+    def doubt(self, node: Node) -> None:
+        """A broker owes an answer: the next call asks another one for metadata, since there may be new leaders."""
+        self._invalidated[node.host, node.port] = time.monotonic() + _AVOID_S
         self.expire()
 
     def expire(self) -> None:
@@ -441,12 +352,28 @@ class Cluster(AutoCloseable):
             "topics": None if topics is None else [{"name": name} for name in sorted(topics)],
             "allow_auto_topic_creation": self._create_topics and topics is not None,
         }
-        answer = parse_metadata(connection.request(ApiKey.METADATA, body))
+        answer = parse_metadata(self._ask_for_metadata(connection, body))
         if not answer.brokers:
             raise BrokerError(ErrorCode.broker_not_available, f"{connection.address} knows no broker")
         self._metadata = self._metadata.updated(answer, topics)
         self._expires = time.monotonic() + self.settings.metadata_max_age_ms / 1000
         self._pool.adopt_bootstrap(answer.brokers.values())
+        self._pool.live.learn(answer.brokers.values())
+
+    def _ask_for_metadata(self, connection: BrokerConnection, body: Mapping[str, Any]) -> Any:
+        """The answer of one broker, if it does not take longer than it should where another one could be asked."""
+        longest_s = self.settings.request_timeout_ms / 1000
+        patience_s = min(self._metadata_patience_s, longest_s) if len(self._metadata.brokers) > 1 else longest_s
+        started = time.monotonic()
+        try:
+            answer = connection.request(ApiKey.METADATA, body, timeout_s=patience_s)
+        except (ConnectionFailed, RequestTimedOut) as error:
+            self._invalidated[connection.host, connection.port] = time.monotonic() + _AVOID_S
+            if isinstance(error, RequestTimedOut):
+                self._metadata_patience_s = 2 * patience_s  # where all are slow, one of them must be waited for
+            raise
+        self._metadata_patience_s = max(2 * OVERDUE_S, 4 * (time.monotonic() - started))
+        return answer
 
     def _any_connection(self) -> BrokerConnection:
         """Prefers brokers whose metadata was never wrong, or was wrong longest ago.
@@ -454,18 +381,21 @@ class Cluster(AutoCloseable):
         Of equal brokers it prefers the one that was asked last, then those with a connection.
         """
 
-        def rank(node: Node) -> tuple[float, bool, bool]:
+        def rank(node: Node) -> tuple[bool, float, bool, bool]:
             address = node.host, node.port
-            return self._invalidated.get(address, 0.0), address != self._metadata_source, not self._pool.has(node)
+            doubted = self._invalidated.get(address, 0.0)
+            return address in gone, doubted, address != self._metadata_source, not self._pool.has(node)
 
+        gone = self._pool.live.gone
         nodes = list(self._metadata.brokers.values())
         random.shuffle(nodes)
-        for node in sorted(nodes, key=rank):
-            try:
-                return self._pool.get(node)
-            except (ConnectionFailed, RequestTimedOut):
-                self._invalidated[node.host, node.port] = time.monotonic() + _AVOID_S
-        return self._pool.bootstrap()
+        nodes.sort(key=rank)
+        found = self._pool.first_of(nodes)
+        for node in nodes:  # those before it failed, or were not waited for
+            if found is not None and (node.host, node.port) == (found.host, found.port):
+                break
+            self._invalidated[node.host, node.port] = time.monotonic() + _AVOID_S
+        return found or self._pool.bootstrap()
 
     def _find_topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
         found = None

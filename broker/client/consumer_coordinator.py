@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, Final
 
 from broker.client.assignors import ASSIGNORS, is_cooperative, member_of
-from broker.client.broker_connection import BrokerConnection
+from broker.client.broker_connection import OVERDUE_S, BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, Membership
@@ -178,6 +178,8 @@ class GroupMember:
         if not connection.wait_readable(timeout_s):
             if time.monotonic() - self._sent_at > self._settings.max_poll_interval_ms / 1000 + _REPLY_MARGIN_S:
                 raise RequestTimedOut(f"{connection.address}: no answer to {self._step.value}")
+            if connection.watch is not None and time.monotonic() - self._sent_at > OVERDUE_S:
+                connection.watch()
             return False
         _, answer = connection.receive(timeout_s=self._settings.request_timeout_ms / 1000)
         if self._step is _Step.JOINING:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
@@ -160,6 +161,9 @@ class Fetcher(AutoCloseable):
             self._connection = self.cluster.open_connection(node)
             if self._allocate is not None:
                 self._connection.allocate = self._allocate
+            self._connection.overdue_s += self._limits.max_wait_ms / 1000
+            if node == self.cluster.known_leader(self.tp):
+                self._connection.watch = partial(self.cluster.check_leader, node, [self.tp])
             self._node = node
         return self._connection
 

@@ -16,14 +16,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
-from broker.client.broker_connection import BrokerConnection
+from broker.client.broker_connection import OVERDUE_S, WATCH_EVERY_S, BrokerConnection
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
 from broker.client.denials import refusal
+from broker.client.dialling import Connecting
 from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.partition_offsets import NO_EPOCH, Position
-from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
@@ -69,7 +70,10 @@ class LeaderFetches(AutoCloseable):
         self._shared = shared
         self._statistics = statistics
         self._connections: dict[Node, BrokerConnection] = {}
+        self._connecting = Connecting()
         self._requests: dict[Node, _Request] = {}
+        self._watch_at = 0.0
+        """When to look next after brokers that owe an answer."""
         self._look_again = 0.0
         self._disconnections: dict[int, int] = {}
         """How often in a row the connection to a broker failed."""
@@ -159,6 +163,7 @@ class LeaderFetches(AutoCloseable):
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._connecting.close()
         self._requests.clear()
 
     def _renew_metadata(self, now: float) -> bool:
@@ -193,7 +198,10 @@ class LeaderFetches(AutoCloseable):
             if connection is None or not (connection.usable if self._shared else connection.usable_after_login()):
                 self._drop(node)
                 connect = self._cluster.connection if self._shared else self._cluster.open_connection
-                connection = self._connections[node] = connect(node)
+                connection = self._connecting.get(node, lambda: connect(node))
+                if connection is None:
+                    return  # it takes long; the next call looks again
+                self._connections[node] = connection
             rack = self._cluster.read_replicas.rack_for(item.tp for item in wanted)
             send_fetch(connection, limits, wanted, rack=rack)
             self._requests[node] = _Request(connection, wanted, {item.tp for item in wanted}, time.monotonic())
@@ -237,11 +245,26 @@ class LeaderFetches(AutoCloseable):
 
     def _time_out(self) -> None:
         settings = self._cluster.settings
-        limit_s = (settings.request_timeout_ms + self._limits.max_wait_ms) / 1000
+        wait_s = self._limits.max_wait_ms / 1000
+        limit_s = settings.request_timeout_ms / 1000 + wait_s
+        now = time.monotonic()
+        watch = now >= self._watch_at
         for node, request in list(self._requests.items()):
-            if time.monotonic() - max(request.sent_at, request.connection.throttled_until) > limit_s:
+            silent_s = now - max(request.sent_at, request.connection.throttled_until)
+            if silent_s > limit_s:
                 error = RequestTimedOut(f"{node} did not answer a fetch within {limit_s:g} s")
                 self._disconnected(node, request.wanted, error)
+            elif watch and silent_s > OVERDUE_S + wait_s:
+                self._watch_at = now + WATCH_EVERY_S
+                self._watch(node, request)
+
+    def _watch(self, node: Node, request: _Request) -> None:
+        """A broker owes an answer: give it up if it has gone, and look for leaders, which are asked instead of it."""
+        try:
+            self._cluster.check(node)
+        except ConnectionFailed as error:
+            self._disconnected(node, request.wanted, error)
+        self._cluster.doubt(node)
 
     def _disconnected(self, node: Node, wanted: Iterable[FetchFrom], error: PykafkaError) -> None:
         """Do not connect to `node` for a while, and look for other leaders. Read what was `wanted` from leaders.

@@ -15,10 +15,11 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.client.accumulator import Accumulator, PartitionQueue
-from broker.client.broker_connection import BrokerConnection
+from broker.client.broker_connection import OVERDUE_S, WATCH_EVERY_S, BrokerConnection
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
+from broker.client.dialling import Connecting
 from broker.client.produce_request import (
     MAX_SEQUENCE,
     PartitionResponse,
@@ -42,6 +43,8 @@ _NOT_IN_REPLY: Final = PartitionResponse(
     ErrorCode.unknown_server_error, -1, -1, "the reply does not mention the partition"
 )
 _LONGEST_WAIT_S: Final = 5.0
+_STILL_CONNECTING_S: Final = 0.05
+"""So soon it looks again whether a connection is made that takes long."""
 _UNANSWERED_AT_ONCE: Final = 64
 """Requests with acks=0 to one broker, before the sender looks after the others."""
 
@@ -88,7 +91,8 @@ class Sender:
       first sequence number, so a partition has one batch in flight until the log has accepted the first.
     - **Failures.** Retriable errors are retried up to `retries` times and until `delivery.timeout.ms`. A batch that the
       broker calls too large is split in two. What cannot be retried fails the batch; `failure` keeps the first such
-      error. A broker that does not reply within `request.timeout.ms` is disconnected.
+      error. A broker that does not reply within `request.timeout.ms` is disconnected, and one that is silent when other
+      brokers say that it is gone, or that others lead its partitions now.
     - **Transactions.** With `transactions` (a Producer's) a partition is added to the transaction before its first
       batch is sent, and when the transaction fails or is aborted, its unsent batches fail. With `transaction`, a
       handle, the caller has added the partitions.
@@ -135,6 +139,9 @@ class Sender:
         if waker is not None:
             self._selector.register(waker, selectors.EVENT_READ)
         self._links: dict[int, _BrokerLink] = {}
+        self._connecting = Connecting()
+        self._watch_at = 0.0
+        """When to look next after brokers that owe an answer."""
         self._unreachable_until: dict[int, float] = {}
         self._disconnections: dict[int, int] = {}
         """How often in a row the connection to a broker failed."""
@@ -209,6 +216,8 @@ class Sender:
             wake_at = min(wake_at, look_again, self._send_to_leaders(ready, now))
         if self._cluster.stale:
             wake_at = min(wake_at, self._metadata_at)
+        if any(link.requests for link in self._links.values()):
+            wake_at = min(wake_at, now + WATCH_EVERY_S)
         return wake_at
 
     def poll(self, until: float) -> None:
@@ -227,6 +236,7 @@ class Sender:
             else:
                 link.close()
         self._links.clear()
+        self._connecting.close()
         self._selector.close()
         if self._waker is not None:
             self._waker.close()
@@ -277,6 +287,9 @@ class Sender:
                 continue
             try:
                 link = self._link(leader)
+                if link is None:
+                    try_again = min(try_again, now + _STILL_CONNECTING_S)
+                    continue
                 if link.connection.login_is_old:
                     if link.requests:
                         continue  # their answers come first, and wake the sender
@@ -334,23 +347,27 @@ class Sender:
             batch.stamp(identity, sequence)
             self._sequences[batch.tp] = (sequence + batch.record_count) & MAX_SEQUENCE
 
-    def _link(self, node: Node) -> _BrokerLink:
+    def _link(self, node: Node) -> _BrokerLink | None:
+        """None while the broker is being connected to, which takes long where its host has vanished."""
         link = self._links.get(node.id)
         if link is None or link.node != node:
             if link is not None:
                 moved = ConnectionFailed(f"{link.node} moved to {node.address}")
                 self._disconnected(link.node, moved, time.monotonic())
-            link = self._links[node.id] = _BrokerLink(node, self._connect(node))
+            connection = self._connect(node)
+            if connection is None:
+                return None
+            link = self._links[node.id] = _BrokerLink(node, connection)
             self._selector.register(link.fileno, selectors.EVENT_READ, link)
         return link
 
-    def _connect(self, node: Node) -> BrokerConnection:
+    def _connect(self, node: Node) -> BrokerConnection | None:
         connection = self._idle.pop(node, None) if self._idle else None
         if connection is not None:
             if connection.usable:
                 return connection
             connection.close()
-        return self._cluster.open_connection(node)
+        return self._connecting.get(node, lambda: self._cluster.open_connection(node))
 
     # --- replies -------------------------------------------------------------------------------
 
@@ -461,10 +478,17 @@ class Sender:
 
     def _time_out(self, now: float) -> None:
         limit_s = self._settings.request_timeout_ms / 1000
+        watch = now >= self._watch_at
         for link in list(self._links.values()):
-            if link.requests and now - max(link.requests[0].sent_at, link.connection.throttled_until) > limit_s:
+            if not link.requests:
+                continue
+            silent_s = now - max(link.requests[0].sent_at, link.connection.throttled_until)
+            if silent_s > limit_s:
                 error = RequestTimedOut(f"{link.node} did not acknowledge records within {limit_s:g} s")
                 self._disconnected(link.node, error, now)
+            elif watch and silent_s > OVERDUE_S:
+                self._watch_at = now + WATCH_EVERY_S
+                self._watch(link, now)
         for queue, batch in self._accumulator.expired(now):
             limit = self._settings.delivery_timeout_ms
             reason = (
@@ -474,6 +498,13 @@ class Sender:
             if last_error is not None:
                 reason += f"; the last attempt: {last_error}"
             self._give_up(queue, batch, RequestTimedOut(reason))
+
+    def _watch(self, link: _BrokerLink, now: float) -> None:
+        """A broker owes an answer: give it up if there is another one to send the records to."""
+        try:
+            self._cluster.check_leader(link.node, [queue.tp for queue, _ in link.requests[0].entries])
+        except ConnectionFailed as error:
+            self._disconnected(link.node, error, now)
 
     def _renew_metadata(self, now: float) -> None:
         if not self._cluster.stale or now < self._metadata_at:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from broker.errors import ConfigError, ConnectionFailed
+from broker.keep_alive import keep_alive
 
 if TYPE_CHECKING:
     from python_socks.sync import Proxy
@@ -39,13 +40,17 @@ def proxy_complaint(url: str | None) -> str | None:
     return None if well and not parts.path.strip("/") else f"must be {_NAMED}"
 
 
-def ways(host: str, port: int, timeout_s: float, proxy_url: str | None = None) -> Iterator[tuple[str, Dial]]:
+def ways(
+    host: str, port: int, timeout_s: float, proxy_url: str | None = None, *, silent_s: float
+) -> Iterator[tuple[str, Dial]]:
     """Each address of `host` with what connects to it; with a proxy, which looks up names itself, only the proxy.
+
+    A connection breaks when its other host acknowledges nothing for `silent_s`.
 
     Raises ConnectionFailed for a name without an address. Each connects within `timeout_s`, or raises ConnectionFailed.
     """
     if proxy_url is not None:
-        yield "the proxy", partial(_through, _proxy(proxy_url), urlsplit(proxy_url), host, port, timeout_s)
+        yield "the proxy", partial(_through, _proxy(proxy_url), urlsplit(proxy_url), host, port, timeout_s, silent_s)
         return
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -53,7 +58,7 @@ def ways(host: str, port: int, timeout_s: float, proxy_url: str | None = None) -
         raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
     for family, kind, protocol, _, address in found:
         made = partial(socket.socket, family, kind, protocol)
-        yield str(address[0]), partial(_connect, made, address, f"{host}:{port}", timeout_s)
+        yield str(address[0]), partial(_connect, made, address, f"{host}:{port}", timeout_s, silent_s)
 
 
 def canonical(addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -73,13 +78,15 @@ def canonical(addresses: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(named))
 
 
-def _connect(make: Callable[[], socket.socket], to: Any, named: str, timeout_s: float) -> socket.socket:
+def _connect(
+    make: Callable[[], socket.socket], to: Any, named: str, timeout_s: float, silent_s: float
+) -> socket.socket:
     sock = None
     try:
         sock = make()  # fails for a family that this machine does not have
         sock.settimeout(timeout_s)
         sock.connect(to)
-        return _ready(sock)
+        return _ready(sock, silent_s)
     except (OSError, ValueError, OverflowError) as error:
         if sock is not None:
             sock.close()
@@ -96,15 +103,16 @@ def _proxy(url: str) -> Proxy:
     return Proxy.from_url(url, rdns=True)
 
 
-def _through(proxy: Proxy, url: SplitResult, host: str, port: int, timeout_s: float) -> socket.socket:
+def _through(proxy: Proxy, url: SplitResult, host: str, port: int, timeout_s: float, silent_s: float) -> socket.socket:
     try:
-        return _ready(proxy.connect(host, port, timeout=timeout_s))
+        return _ready(proxy.connect(host, port, timeout=timeout_s), silent_s)
     except Exception as error:  # the library's own have no common base that it documents
         where = f"the proxy {url.scheme}://{url.hostname}:{url.port} (proxy.url)"
         raise ConnectionFailed(f"no connection to {host}:{port} through {where}: {error}") from error
 
 
-def _ready(sock: socket.socket) -> socket.socket:
+def _ready(sock: socket.socket, silent_s: float) -> socket.socket:
+    keep_alive(sock, silent_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)  # it waits with poll(), and only when nothing can be moved
     return sock

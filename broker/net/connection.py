@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
 from broker.metrics import ListenerMetrics
+from broker.net.client_host import CLIENT_SILENT_S, has_vanished, watch_host
 from broker.net.delayed_answer import DelayedAnswer
 from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
 from broker.net.response import EncryptedWriter, Part, Response, ResponseWriter
@@ -38,7 +39,7 @@ from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
 logger = logging.getLogger(__name__)
 
 CLIENT, MALFORMED, TOO_LARGE, UNSUPPORTED, FAILED = "client", "malformed", "too_large", "unsupported", "failed"
-LOGIN = "login"
+LOGIN, VANISHED = "login", "vanished"
 MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 SLOWEST_BYTES_PER_S = 100_000
@@ -116,7 +117,9 @@ class Connection(asyncio.BufferedProtocol):
         self._writer = (EncryptedWriter if isinstance(transport, TlsStream) else ResponseWriter)(transport, self._loop)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.client = dataclasses.replace(self.client, host=plain_address(str(peer[0])), port=int(peer[1]))
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch_host(sock)
         self._counts.accepted += 1
         self._on_open(self)
 
@@ -172,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
         return self._hang_up(ConnectionState.HUNG_UP)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, TimeoutError) and self.end_reason == CLIENT:
+            self.end_reason = VANISHED
         if not self._hang_up(ConnectionState.LOST):
             self._end()
 
@@ -262,6 +267,13 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request is being served or the client is throttled, so that a silent peer is not idle. A peer that
         reads no response is."""
         return self._mute is not None or (self._serving is not None and not self._writer.sending)
+
+    def has_vanished(self, now: float) -> bool:
+        """Whether the client's host is gone: it does not even acknowledge what it was sent."""
+        if self.last_active > now - CLIENT_SILENT_S:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        return sock is not None and has_vanished(sock, CLIENT_SILENT_S)
 
     @property
     def muted(self) -> bool:

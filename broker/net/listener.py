@@ -21,7 +21,8 @@ from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.metrics import Metrics
 from broker.net.acceptor import Acceptor
-from broker.net.connection import Connection
+from broker.net.client_host import CLIENT_SILENT_S
+from broker.net.connection import VANISHED, Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, FindToken, SaslSession
@@ -169,8 +170,8 @@ class ListenerSet:
             one.renew()
 
     def close_idle(self) -> int:
-        """Close connections that are idle (connections.max.idle.ms) or take too long to send a request
-        (socket.request.receive.timeout.ms); returns how many."""
+        """Close connections that are idle (connections.max.idle.ms), take too long to send a request
+        (socket.request.receive.timeout.ms), or whose client's host is gone; returns how many."""
         now, closed = asyncio.get_running_loop().time(), 0
         idle_s = self._config.connections_max_idle_ms / 1000
         overdue_s = self._config.socket_request_receive_timeout_ms / 1000
@@ -180,6 +181,8 @@ class ListenerSet:
                 connection.abort("idle", f"silent for longer than connections.max.idle.ms={idle_s * 1000:g}")
             elif connection.is_overdue(now, overdue_s):
                 connection.abort("slow", f"no whole request in socket.request.receive.timeout.ms={overdue_s * 1000:g}")
+            elif connection.has_vanished(now):
+                connection.abort(VANISHED, f"its host has acknowledged nothing for {CLIENT_SILENT_S:g} s")
             else:
                 continue
             closed += 1

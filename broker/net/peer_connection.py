@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.errors import ConnectionFailed, ProtocolError, PykafkaError, RequestTimedOut
+from broker.keep_alive import keep_alive
 from broker.net.peer_security import PeerSecurity
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
@@ -27,6 +28,9 @@ from broker.security.login import Login
 from broker.security.tls_errors import tls_failure
 
 CONNECT_TIMEOUT_S: Final = 10.0
+PEER_SILENT_S: Final = 10.0
+"""A connection breaks when the other host has acknowledged nothing for so long. A broker that is only busy has a kernel
+that does; and it reads what it is sent, or is frozen."""
 SMALL_BYTES: Final = 64 * 1024
 """The buffer that a connection keeps. A longer response gets a larger one, which is kept while it is needed."""
 MOST_SMALL: Final = 64
@@ -161,6 +165,8 @@ class PeerConnection:
         except OSError as error:
             raise ConnectionFailed(f"no connection to {self.address}: {error}") from error
         _set_option(transport, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if (sock := transport.get_extra_info("socket")) is not None:
+            keep_alive(sock, PEER_SILENT_S)
         self._login_expires = math.inf
         if self._security.login is not None:
             try:

@@ -11,16 +11,18 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.archived_log import ArchivedState, not_read_yet
 from broker.log.follower_append import FollowerAppend
 from broker.log.log import Log
 from broker.log.pending_append import PendingAppend, complete
 from broker.log.producer_state import ProducerStates
+from broker.log.segment import Segment
 from broker.log.segment_file import FileSlice
+from broker.log.truncated_records import TruncatedRecords, records_from
 from broker.metrics import TopicMetrics
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.append_queue import AppendQueue
@@ -196,20 +198,34 @@ class Follower(Replica):
         end = self.log.log_end_offset
         if offset >= end:
             return end
-        text = "%s: truncating from offset %d to %d: %s"
-        level = logging.WARNING if offset < self._high_watermark else logging.INFO
-        more = f"; records below the high watermark {self._high_watermark} go" if level == logging.WARNING else ""
-        logger.log(level, text, self.tp, end, offset, reason + more)
         read = self.log.producers_before(offset)
-        found: list[ProducerStates | None] = []
+        found: list[tuple[ProducerStates | None, TruncatedRecords | None]] = []
 
         def turn() -> PendingAppend[None]:
             self._check_open()
-            yield lambda: found.append(read())
-            self._cut(min(offset, self._high_watermark), lambda: self.log.truncate_to(offset, found[0]))
+            segments = self.log.segments
+            yield lambda: found.append((read(), _records_from(segments, offset)))
+            self._check_open()
+            self._note_truncation(offset, found[0][1], reason)
+            self._cut(min(offset, self._high_watermark), lambda: self.log.truncate_to(offset, found[0][0]))
 
         await self.queue.add(turn)
         return self.log.log_end_offset
+
+    def _note_truncation(self, offset: int, gone: TruncatedRecords | None, reason: str) -> None:
+        """Say and count what goes. None: nobody can read how many records these are, so the offsets count."""
+        end = self.log.log_end_offset
+        if gone is None:
+            gone, what = TruncatedRecords(end - offset, -1, -1), f"up to {end - offset} records (not all can be read)"
+        else:
+            what = f"{gone.records} records of leader epochs {gone.first_epoch} to {gone.last_epoch}"
+        self.metrics.truncated_records += gone.records
+        text = "%s: truncating %s, offsets %d to %d, which the leader, broker %d of epoch %d, does not have: %s%s"
+        more = "; producers with acks=1 or acks=0 may have been told that they are stored" if gone.records else ""
+        if offset < self._high_watermark:
+            more += f"; records below the high watermark {self._high_watermark} go"
+        level = logging.WARNING if more else logging.INFO
+        logger.log(level, text, self.tp, what, offset, end - 1, self.leader, self.leader_epoch, reason, more)
 
     async def restart_at(self, offset: int, leader_log_start: int) -> int:
         """Drop the whole log and begin again at `offset`, where the leader's local log begins. Raises as `truncate`.
@@ -262,3 +278,10 @@ class Follower(Replica):
         if self.is_closed:
             text = f"{self.tp} does not follow broker {self.leader} in leader epoch {self.leader_epoch} any more"
             raise BrokerError(ErrorCode.not_leader_or_follower, text)
+
+
+def _records_from(segments: Sequence[Segment], offset: int) -> TruncatedRecords | None:
+    try:
+        return records_from(segments, offset)
+    except (OSError, CorruptBatch):
+        return None

@@ -214,6 +214,7 @@ async def _archive(archive: BrokerArchive, found: _Collected) -> None:
         "remotelogsizebytes": "archived_bytes",
     }
     for topic, statuses in of_topic.items():
+        found.add("pykafka_archive_failing_partitions", sum(bool(one.problem) for one in statuses), topic)
         for name, field in gauges.items():
             known = [getattr(one, field) for one in statuses]
             if None not in known:

@@ -65,6 +65,9 @@ kafka_server_brokertopicmetrics_reassignmentbytesin_total{topic} Part of the rep
     reassignment adds to this broker.
 kafka_server_brokertopicmetrics_reassignmentbytesout_total{topic} Part of the replication bytes out: to replicas that a
     reassignment adds.
+kafka_server_brokertopicmetrics_truncatedrecords_total{topic} Records that this broker, as a follower, cut off its logs
+    because their leader does not have them: what an isolated leader took with acks=1 is lost. The broker's log has
+    partition, offsets and leader epochs.
 kafka_server_brokertopicmetrics_remotecopybytes_total{topic} Bytes of segments copied to the archive.
 kafka_server_brokertopicmetrics_remotecopyrequests_total{topic} Segments copied to the archive.
 kafka_server_brokertopicmetrics_remotecopyerrors_total{topic} Copies and commits to the archive that failed; they are
@@ -87,6 +90,8 @@ kafka_server_archivecache_waiting Reads from the archive that wait for a thread 
     in the cache.
 kafka_server_brokertopicmetrics_remotelogsizebytes{topic} Bytes of the archived segments of partitions led by this
     broker; left out while that of one is not known.
+pykafka_archive_failing_partitions{topic} Partitions led by this broker whose archive does not go on: not 0 as soon as a
+    copy fails, until one succeeds. `pykafka log archive status` says why, and since when.
 pykafka_archive_upkeep_failures What this broker, as the controller, cannot write into the archive now: backups of the
     cluster, topics, deletions. /healthz says why.
 kafka_server_leaderreplication_byte_rate Bytes per second to throttled followers; the limit is

@@ -56,7 +56,11 @@ class LoadOptions:
     bootstrap_server: BootstrapServer = None
     config: ConfigFile = None
     conf: list[str] | None = argument("Spark setting.")
-    master: str = argument("Spark master.", "URL", default="local[*]")
+    master: str = argument(
+        "Spark master, such as spark://HOST:7077, yarn or sc://HOST:15002; local[*] is this host alone.",
+        "URL",
+        default="local[*]",
+    )
     recover: bool = argument("Only finish loads that were killed; no Spark.", default=False)
     verify: bool = argument("Only recount what was loaded against the log.", default=False)
     watch: bool = argument("Go on loading until told to stop (SIGTERM, Ctrl-C).", default=False)
@@ -98,7 +102,8 @@ class LoadOptions:
         """Raises ConfigError."""
         servers, options = self.cluster()
         given = given_to(Load, self.given) | {"bootstrap_servers": servers, "options": options}
-        return LoadRequest.build(self.target, is_impatient=is_impatient, **given)
+        master = self.spark_settings.get("spark.master", self.master)
+        return LoadRequest.build(self.target, is_impatient=is_impatient, master=master, **given)
 
 
 @contextlib.contextmanager

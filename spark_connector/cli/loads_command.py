@@ -28,7 +28,7 @@ from spark_connector.cli.load_options import (
 from spark_connector.cli.screen import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.cli.session import leaving_at_interrupt, quiet_session
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadedTable, LoadState
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import BEGINNING, LoadRecord
 from spark_connector.loads.rewind import fates
 from spark_connector.maintenance import compact, history, prune, recover, rewind, tables, verify
 
@@ -134,7 +134,8 @@ def verify_command(
 @placed
 def rewind_command(
     place: Place,
-    to_load: Annotated[str, typer.Option("--to-load", help="The load to go back to.", metavar="LOAD_ID")],
+    to_load: Annotated[str | None, typer.Option("--to-load", help="The load to go back to.", metavar="LOAD_ID")] = None,
+    all_loads: Annotated[bool, typer.Option("--all", help="Take back all loads, the first one, too.")] = False,
     delete: Annotated[
         bool,
         typer.Option("--delete", help="Delete the later loads' output; else files are moved to _rewound/."),
@@ -146,7 +147,10 @@ def rewind_command(
     \b
     Examples:
       pykafka loads rewind --to data/flights --group etl --to-load etl-000042-5f0c7a1e
+      pykafka loads rewind --to data/flights --group etl --all
     """
+    if all_loads == (to_load is not None):
+        raise ConfigError("say how far: --to-load LOAD_ID or --all")
     if place.as_json and not yes:
         raise ConfigError("rewind asks before it does anything; with --json give --yes")
 
@@ -162,7 +166,7 @@ def rewind_command(
         typer.echo("Nothing was changed.")
         raise typer.Exit(1)
     else:
-        typer.echo(f"Group {done.id.group} stands at {to_load} again (rewind {done.load_id}).")
+        typer.echo(f"Group {done.id.group} stands at {to_load or BEGINNING} again (rewind {done.load_id}).")
 
 
 @app.command("prune")

@@ -41,11 +41,13 @@ _PHASES = {
     "wait": "waiting for new records",
 }
 _SLOW = ("write", "commit")
+_SETTINGS_OF_SESSIONS = {"spark.sql.session.timeZone": "UTC"}
+"""Those that a server of Spark Connect has for each of its sessions."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
+    **_SETTINGS_OF_SESSIONS,
 }
 
 
@@ -59,6 +61,7 @@ class LazySession:
     def __init__(self, app_name: str, master: str, settings: Mapping[str, str], log: Path | None = None) -> None:
         self._app_name = app_name
         self._master = master
+        self._remote = master.startswith("sc://")
         self._settings = settings
         self._log = log
         self._session: SparkSession | None = None
@@ -74,10 +77,13 @@ class LazySession:
 
             # By default Spark's workers run the python3 of the PATH, which may not have the connector.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            if not self._master.startswith("sc://"):
+            if self._remote:
+                builder, settings = SparkSession.builder.remote(self._master), _SETTINGS_OF_SESSIONS
+            else:
                 find_java(for_spark=True)
-            builder = SparkSession.builder.master(self._master).appName(self._app_name)
-            for name, value in {**_SETTINGS, **self._settings}.items():
+                builder, settings = SparkSession.builder.master(self._master), _SETTINGS
+            builder = builder.appName(self._app_name)
+            for name, value in {**settings, **self._settings}.items():
                 builder = builder.config(name, value)
             with standard_error_to(self._log) if self._log else nullcontext():
                 self._session = builder.getOrCreate()
@@ -87,7 +93,7 @@ class LazySession:
 
     def be_quiet(self) -> None:
         """Switch Spark's log off before jobs are cancelled on purpose: it would log pages about it."""
-        if self._session is not None:
+        if self._session is not None and not self._remote:
             self._session.sparkContext.setLogLevel("OFF")
 
     def __enter__(self) -> Self:
@@ -136,7 +142,7 @@ class LazySession:
                 line.tasks(sum(one.numCompletedTasks for one in running), sum(one.numTasks for one in running))
 
     def _active_stages(self) -> list[SparkStageInfo]:
-        if self._session is None:
+        if self._session is None or self._remote:  # a server does not tell its clients of tasks
             return []
         tracker = self._session.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]

@@ -6,8 +6,9 @@ part in this read. Rows without a load are of another writer, such as a backfill
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,13 +16,13 @@ import pyarrow.compute as pc
 from spark_connector.history_and_tail.conform import conform_batch
 from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.loads.request import LOAD_COLUMN
-from spark_connector.loads.table_snapshot import TableFile, TableScan, TableSnapshot, no_longer_there
+from spark_connector.loads.table_snapshot import TableFile, TableScan, TableSnapshot, no_longer_there, not_shared
 from spark_connector.loads.tasks.partition_values import value_of
 
 
 @dataclass(frozen=True)
 class FilesToRead:
-    """The work of one task: files of one snapshot, and how to read them. Picklable."""
+    """The work of one task: files of one snapshot, and how to read them, planned on that host. Picklable."""
 
     files: tuple[TableFile, ...]
     scan: TableScan
@@ -29,6 +30,7 @@ class FilesToRead:
     version: str
     group: str | None
     """Whose rows are read; None when the files hold no others."""
+    planned_on: str = field(default_factory=socket.gethostname)
 
     @classmethod
     def of(cls, snapshot: TableSnapshot, files: Sequence[TableFile], group: str) -> FilesToRead:
@@ -37,8 +39,8 @@ class FilesToRead:
 
 
 def read_history(work: FilesToRead, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of the files in these columns. Raises ConnectorError when a file is gone, LoadError when it is
-    damaged."""
+    """The rows of the files in these columns. Raises ConnectorError when a file is gone, or is on another host,
+    LoadError when it is damaged."""
     wanted = [*columns.names, *([] if work.group is None else [LOAD_COLUMN])]
     for file in work.files:
         try:
@@ -47,6 +49,8 @@ def read_history(work: FilesToRead, columns: pa.Schema) -> Iterator[pa.RecordBat
                 if mine.num_rows:
                     yield conform_batch(_with_path_values(mine, file.values, columns), columns)
         except FileNotFoundError as error:
+            if file.is_local and work.planned_on != socket.gethostname():
+                raise not_shared(work.shown, file.name, work.planned_on) from error
             raise no_longer_there(work.shown, work.version, f"{file.name} is gone") from error
         except (pa.ArrowException, ValueError) as error:
             raise LoadError(f"{work.shown}: {file.name} cannot be read: {error}") from error

@@ -19,6 +19,7 @@ from spark_connector.history_and_tail.history_files import FilesToRead, read_his
 from spark_connector.loads.table_snapshot import TableFile, TableSnapshot
 from spark_connector.read.readers import input_partitions, read_partition, sent_to_tasks
 from spark_connector.read.stream_offset import Document
+from spark_connector.shipped import shipped
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING or ADMISSION_CONTROL:
@@ -46,7 +47,7 @@ class HistoryBatchReader(DataSourceReader):
         self._fitted = fitted
 
     def __reduce__(self) -> tuple[object, ...]:
-        return HistoryBatchReader, (_sent(self._fitted),)
+        return shipped(HistoryBatchReader, _sent(self._fitted))
 
     @entry_point
     def partitions(self) -> list[InputPartition]:
@@ -74,7 +75,7 @@ class HistoryStreamReader(StreamReader):
         self._history: HistoryBatches | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return HistoryStreamReader, (_sent(self._fitted),)
+        return shipped(HistoryStreamReader, _sent(self._fitted))
 
     @entry_point
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -54,7 +54,7 @@ from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.table import TableDestination
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.task_output import TaskOutput
+from spark_connector.loads.tasks.task_output import TaskOutput, told_by_tasks
 from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -156,7 +156,7 @@ class DeadLetters:
         """Announce the bad records of the load of `file_layout`; gives the place where tasks write them."""
         assert self._entry_of_load is not None, "file_layout comes first"
         self._staged = self._entry_of_load, self.table.stage(self._entry_of_load)
-        return self.table.task_output(self._staged[1])
+        return told_by_tasks(self.table.task_output(self._staged[1]))
 
     @_plainly
     def commit(self, load: LoadRecord, files: WrittenFiles = (), layout: FileLayout | None = None) -> None:

@@ -23,6 +23,7 @@ from spark_connector.loads.commit import CommitLog
 from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.shared_path import is_local
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
@@ -108,6 +109,10 @@ class Destination(ABC):
     @abstractmethod
     def task_output(self, place: str) -> TaskOutput:
         """Where tasks write the files of the load that was staged at `place`."""
+
+    def local_place(self) -> str | None:
+        """Where tasks would write, if that is a path of this host; None for a place that all hosts reach."""
+        return self.url if is_local(self.url) else None
 
     def gather(self, place: str, files: WrittenFiles) -> None:  # noqa: B027 - a table's log names its files
         """Make these files of `task_output` the load's files; others are of attempts that do not count."""

@@ -13,13 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_connector.loads.record import LoadError, LoadFile
+from spark_connector.loads.shared_path import SHARED, is_local
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFile, WrittenFiles
 
-SHARED = (
-    "Loads need a place that all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file "
-    "system that is mounted at the same path on every host"
-)
 _AT_ONCE = 8  # files; each costs a request or two of an object store
 
 
@@ -27,23 +24,33 @@ class FileNotAsWritten(LoadError):
     """A file that a commit would name is not there for its readers, or is not what a task has written."""
 
 
-def check_written(attempt: str, output: TaskOutput, files: WrittenFiles) -> None:
-    """Raise FileNotAsWritten unless `output` has all these files, as the tasks have told of them.
+def check_written(
+    attempt: str, output: TaskOutput, files: WrittenFiles, *beside: tuple[TaskOutput, WrittenFiles]
+) -> None:
+    """Raise FileNotAsWritten unless `output` has all these files, as the tasks have told of them, and so have the
+    outputs `beside` it theirs.
 
     `attempt`: what would be committed, in words.
     """
+    wrong = [(output, _wrong(output, files)) for output, files in ((output, files), *beside)]
+    left = "".join(_left(output.url_of(""), {file.host for file, _ in found}) for output, found in wrong)
+    for output, found in wrong:
+        for file, why in found:
+            raise _not_as_written(attempt, output.url_of(file.name), file.host, why, left)
 
-    def wrong(file: WrittenFile) -> str | None:
+
+def _wrong(output: TaskOutput, files: WrittenFiles) -> list[tuple[WrittenFile, str]]:
+    """Those of the files that are not as they were written, and why."""
+
+    def look(file: WrittenFile) -> str | None:
         return _why_wrong(output, file)
 
     if len(files) < 2:
-        found: Iterable[str | None] = map(wrong, files)
+        found: Iterable[str | None] = map(look, files)
     else:
         with ThreadPoolExecutor(min(_AT_ONCE, len(files))) as pool:
-            found = list(pool.map(wrong, files))
-    for file, why in zip(files, found, strict=True):
-        if why is not None:
-            raise _not_as_written(attempt, output.url_of(file.name), file.host, why)
+            found = list(pool.map(look, files))
+    return [(file, why) for file, why in zip(files, found, strict=True) if why is not None]
 
 
 def check_sizes(
@@ -84,7 +91,16 @@ def _why_wrong(output: TaskOutput, file: WrittenFile) -> str | None:
     return None if bytes(end) == wanted else "has the right size, but another footer"
 
 
-def _not_as_written(attempt: str, url: str, host: str, why: str) -> FileNotAsWritten:
+def _left(directory: str, hosts: set[str]) -> str:
+    """Which files the driver cannot remove, because it does not see them."""
+    others = sorted(hosts - {socket.gethostname(), ""})
+    if not others or not is_local(directory):
+        return ""
+    named = f"host {others[0]}" if len(others) == 1 else f"hosts {', '.join(others[:-1])} and {others[-1]}"
+    return f". The files of this try are left in {directory.rstrip('/')} on {named}: remove that directory there"
+
+
+def _not_as_written(attempt: str, url: str, host: str, why: str, left: str = "") -> FileNotAsWritten:
     here = socket.gethostname()
     if not host:
         who, reason = "", f"The executors may not share this path with the driver on host {here}. {SHARED}"
@@ -93,4 +109,4 @@ def _not_as_written(attempt: str, url: str, host: str, why: str) -> FileNotAsWri
     else:
         who = f", which a task on host {host} has written,"
         reason = f"The executors do not share this path with the driver on host {here}. {SHARED}"
-    return FileNotAsWritten(f"{attempt}: {url}{who} {why}. {reason}. Nothing was committed")
+    return FileNotAsWritten(f"{attempt}: {url}{who} {why}. {reason}. Nothing was committed{left}")

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from broker.storage.storage import open_storage
-from spark_connector.loads.file_check import SHARED
 from spark_connector.loads.record import LoadError
+from spark_connector.loads.shared_path import SHARED
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput
 from spark_connector.loads.tasks.written_file import WrittenFiles

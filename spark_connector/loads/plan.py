@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from broker.client.partition_offsets import NO_EPOCH
 from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
@@ -35,6 +36,7 @@ from spark_connector.options.selection import (
 )
 from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.read.offset_readers import open_offset_reader
+from spark_connector.read.stream_offset import StreamOffset
 
 _MANY = 8  # names in a message
 
@@ -183,7 +185,7 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
 
 
 def _nothing_stands(newest: LoadRecord) -> bool:
-    """Whether the entry only takes back a group's first load, which was killed before its commit."""
+    """Whether the entry takes back all loads, or a group's first one, which was killed before its commit."""
     return newest.rewind is not None and newest.rewind.to_load == BEGINNING
 
 
@@ -238,8 +240,13 @@ def look_up(
     known, newest = stored_at(assigned.partitions)
     positions = newest.positions_at(known) if newest else {}
     earliest = reader.earliest(assigned.partitions)
-    log_ends = reader.log_ends(assigned.partitions)
-    latest = {tp: end.offset for tp, end in log_ends.items()}
+    reached = StreamOffset(
+        {tp: known[tp] for tp in assigned.partitions if tp in known},
+        newest.topic_ids if newest else {},
+        epochs={tp: position.leader_epoch for tp, position in positions.items()},
+    )
+    log_ends = reader.ends(reached, assigned)
+    latest = dict(log_ends.offsets)
     latest |= _unstable(options, {tp: known[tp] for tp in known.keys() & latest.keys() if known[tp] > latest[tp]})
     starts = earliest
     new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
@@ -247,11 +254,10 @@ def look_up(
         is_first = len(new.partitions) == len(assigned.partitions)
         starts = reader.resolve(_starting(options.starting, new, is_first), new, which="start")
     ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
-    known_ids = newest.topic_ids if newest else {}
-    recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if known_ids.get(t, id_) != id_)
+    recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if reached.topic_ids.get(t, id_) != id_)
     if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
         recreated = frozenset(tp.topic for tp in assigned.partitions)
-    now = {tp: end.leader_epoch for tp, end in log_ends.items()}
+    now = {tp: log_ends.epochs.get(tp, NO_EPOCH) for tp in latest}
     doubtful = {
         tp: position
         for tp, position in positions.items()

@@ -249,6 +249,10 @@ class Load:
         "Where a partition begins that was never loaded: earliest or JSON.", "OFFSETS", default="earliest"
     )
     max_records: int | None = argument("Offsets in this load at most.", "N", least=1)
+    shared_mount: bool = argument(
+        "A local path in {to} or {dead_letters} is one network file system, mounted at this path on every host.",
+        default=False,
+    )
     options: Mapping[str, str] | None = argument(
         "Options of the reader, such as valueFormat and kafka.security.protocol.", option="--option"
     )
@@ -316,18 +320,28 @@ class LoadRequest:
 
     `time_zone`: of times in text, if no write option names it. `is_impatient`: for a service, which retries by itself.
     Its planning has a short time-out: an outage is reported, and a stop obeyed, within seconds. Spark's own planning
-    keeps its time-out.
+    keeps its time-out. `master`: that of Spark, by which executors may run on other hosts; a URL of Spark Connect for
+    one that its server knows.
     """
 
     target: Target
     given: Load
     time_zone: str = "UTC"
     is_impatient: bool = False
+    master: str = "local[*]"
 
     @classmethod
-    def build(cls, target: Target, *, time_zone: str = "UTC", is_impatient: bool = False, **given: Any) -> LoadRequest:
+    def build(
+        cls,
+        target: Target,
+        *,
+        time_zone: str = "UTC",
+        is_impatient: bool = False,
+        master: str = "local[*]",
+        **given: Any,
+    ) -> LoadRequest:
         """Raises ConfigError for arguments (those of `Load`) that cannot be used, before anything is opened."""
-        return cls(target.check(), Load(**given), time_zone, is_impatient)
+        return cls(target.check(), Load(**given), time_zone, is_impatient, master)
 
     def __post_init__(self) -> None:
         refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})

@@ -20,7 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, Rewind, UndoneLoad, published_directory
+from spark_connector.loads.record import (
+    BEGINNING,
+    LoadId,
+    LoadRange,
+    LoadRecord,
+    Rewind,
+    UndoneLoad,
+    published_directory,
+)
 from spark_connector.loads.request import TABLE_FORMATS
 
 REWOUND = "_rewound"
@@ -58,19 +66,24 @@ def plan_rewind(
     delete: bool,
     now_ms: int | None = None,
 ) -> LoadRecord:
-    """The entry with this `number` that takes back every load after `to_load`.
+    """The entry with this `number` that takes back every load after `to_load`; all of them for BEGINNING.
 
     `loads` are the loads that stand, in order; `stored` are the group's offsets. A partition goes back to the start of
     its first undone load. Raises ConfigError when `to_load` is not among the loads, or is the newest.
     """
-    ids = [load.load_id for load in loads]
-    if to_load not in ids:
-        newest = f"the newest that stands is {ids[-1]}" if ids else "there is none that stands"
+    ids = [BEGINNING, *(load.load_id for load in loads)]
+    if to_load not in ids or not loads:
+        newest = f"the newest that stands is {ids[-1]}" if loads else "there is none that stands"
         raise ConfigError(f"there is no load '{to_load}' to rewind to; {newest}")
-    later = loads[ids.index(to_load) + 1 :]
+    later = loads[ids.index(to_load) :]
     if not later:
         raise ConfigError(f"'{to_load}' is the newest load; there is nothing to take back")
-    newest_load, back = later[-1], loads[ids.index(to_load)]
+    newest_load, back = later[-1], None if to_load == BEGINNING else loads[ids.index(to_load) - 1]
+    if back is None and newest_load.upsert is not None:
+        raise ConfigError(
+            f"a table with one row per key goes back to a load, not to {BEGINNING}: drop the table, which holds the "
+            "group's offsets, too, and load again"
+        )
     starts: dict[TopicPartition, int] = {}
     for range in itertools.chain.from_iterable(map(_moved, later)):
         starts.setdefault(range.tp, range.start)
@@ -86,14 +99,14 @@ def plan_rewind(
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=ranges,
         topic_ids=_topic_ids(later),
-        columns=back.columns,
-        reading=back.reading,
-        origin=back.origin,
-        positions=back.positions_at(stands),
+        columns=back.columns if back else (),
+        reading=back.reading if back else None,
+        origin=(back or newest_load).origin,
+        positions=back.positions_at(stands) if back else {},
         dead_letters=tuple(sorted({name for load in later for name in load.dead_letters})),
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
         upsert=newest_load.upsert,
-        fields=back.fields,
+        fields=back.fields if back else None,
     )
 
 

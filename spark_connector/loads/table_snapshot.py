@@ -7,6 +7,7 @@ here is a plain description that can be pickled; no open table is.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,7 @@ from broker.storage.storage import open_storage
 from broker.storage.url_secrets import text_without_secrets, without_secrets
 from spark_connector.errors import ConnectorError
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.shared_path import SHARED, is_local
 from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import one_line
 
@@ -40,6 +42,11 @@ class TableFile:
     rows: int | None = None
     values: Mapping[str, str | None] = field(default_factory=dict)
     task: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a path that is another place on each host."""
+        return any(map(is_local, (self.name, *(directory for directory, _ in self.places))))
 
 
 class TableScan(Protocol):
@@ -107,6 +114,15 @@ class ParquetScan:
             except FileNotFoundError:
                 continue
         raise FileNotFoundError(", ".join(f"{without_secrets(directory)}/{path}" for directory, path in file.places))
+
+
+def not_shared(snapshot: str, name: str, planned_on: str) -> ConnectorError:
+    """The error for a file on a local path of the driver's host, which the executor on this host does not have."""
+    return ConnectorError(
+        "PYKAFKA_HISTORY_NOT_SHARED",
+        f"{snapshot}: a file of it is not on host {socket.gethostname()}: {without_secrets(name)}. It is a local path, "
+        f"and the query was planned on host {planned_on}, where the file was. {SHARED}",
+    )
 
 
 def no_longer_there(snapshot: str, version: str, error: Exception | str) -> ConnectorError:

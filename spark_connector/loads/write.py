@@ -36,7 +36,7 @@ from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import with_text
 from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
-from spark_connector.loads.tasks.task_output import StorageOutput
+from spark_connector.loads.tasks.task_output import StorageOutput, told_by_tasks
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFiles
 from spark_connector.loads.write_options import ORC, PARQUET, written_as
@@ -171,7 +171,9 @@ def _write(
         wanted = [("key",), ("value", *ChangeDecoder(record.upsert, layout.schema).row_path)]
     options = _looking_for_placeholders(options, wanted)
     place = destination.stage(record)
-    job = TaskJob(options, record.topic_ids, layout, destination.task_output(place), is_quiet=request.fails_on_bad)
+    job = TaskJob(
+        options, record.topic_ids, layout, told_by_tasks(destination.task_output(place)), is_quiet=request.fails_on_bad
+    )
     if record.upsert is not None:
         job = replace(job, unfit_changes=UnfitChanges(record.upsert, layout.schema, rows, fitted.schema))
     if letters is not None and beside is not None:
@@ -179,17 +181,17 @@ def _write(
     ranges = [OffsetRange(range.tp, range.start, range.end) for range in record.ranges if range.size]
     begins()
     result = job.run(session, ranges)
-    check_written(f"load {record.load_id}", job.output, result.files)
-    if job.bad_records is not None:
-        check_written(f"load {record.load_id}", job.bad_records.output, result.bad_files)
+    beside_rows = [] if job.bad_records is None else [(job.bad_records.output, result.bad_files)]
+    check_written(f"load {record.load_id}", job.output, result.files, *beside_rows)
     written = _counted(record, result.files)
     bad = sum_bad(result.bad)
     read = _total(written) + (0 if options.formats.mode is ParseMode.PERMISSIVE else _total(bad))
     if request.max_bad is not None or request.fails_on_bad:
         check_bad(record, bad, request.max_bad, read=read)
     if record.format == ORC and result.files:
-        assert isinstance(job.output, StorageOutput)
-        sizes = orc_of(session(), layout, job.output, result.files, place, request.given.write_options or {})
+        made = destination.task_output(place)
+        assert isinstance(made, StorageOutput)
+        sizes = orc_of(session(), layout, made, result.files, place, request.given.write_options or {})
     else:
         destination.gather(place, result.files)
         sizes = {file.name: file.size for file in result.files}

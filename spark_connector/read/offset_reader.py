@@ -208,22 +208,22 @@ class OffsetReader:
             end[one.tp] = max(end.get(one.tp, 0), one.until_offset)
         return self.sizes.estimate(start, end)
 
-    def ends(self, known: StreamOffset) -> StreamOffset:
-        """The current ends of the selected partitions (with read_committed: their last stable offsets), and leader
-        epochs.
+    def ends(self, known: StreamOffset, assigned: Assigned | None = None) -> StreamOffset:
+        """The current ends (with read_committed: the last stable offsets) of the selected partitions, or of these that
+        were `assigned`, and leader epochs.
 
-        Looked up again while they contradict what the stream has read already. A broker that was just elected or
-        started may for a moment report a lower end (KAFKA-7703) or not know a topic yet. A leader with a lower epoch
+        Looked up again while they contradict what the stream or load has read already. A broker that was just elected
+        or started may for a moment report a lower end (KAFKA-7703) or not know a topic yet. A leader with a lower epoch
         was deposed and has not heard of it. After the last try the answer is returned as it is, and the caller reports
         data loss.
         """
         for attempt in range(1, self._options.num_retries + 1):
-            assigned = self.assigned(optional={tp.topic for tp in known.offsets})
+            selected = assigned or self.assigned(optional={tp.topic for tp in known.offsets})
             self._need_store()
-            found = self.log_ends(assigned.partitions)
+            found = self.log_ends(selected.partitions)
             ends = StreamOffset(
                 {tp: end.offset for tp, end in found.items()},
-                assigned.topic_ids,
+                selected.topic_ids,
                 epochs={tp: end.leader_epoch for tp, end in found.items() if end.leader_epoch != NO_EPOCH},
             )
             suspect = {

@@ -31,6 +31,7 @@ from spark_connector.read.plan_note import tell_plan
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 from spark_connector.read.spark_private import hand_over, takes_rows
 from spark_connector.read.stream_offset import Document, batch_of
+from spark_connector.shipped import shipped
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if ADMISSION_CONTROL:
@@ -78,7 +79,7 @@ class KafkaBatchReader(DataSourceReader):
         self._options = options
 
     def __reduce__(self) -> tuple[object, ...]:
-        return KafkaBatchReader, (sent_to_tasks(self._options),)
+        return shipped(KafkaBatchReader, sent_to_tasks(self._options))
 
     @entry_point
     def partitions(self) -> list[InputPartition]:
@@ -139,7 +140,7 @@ class KafkaStreamReader(DataSourceStreamReader):
         self._batches: MicroBatches | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return KafkaStreamReader, (sent_to_tasks(self._options),)  # executors get the options, no sockets and no rows
+        return shipped(KafkaStreamReader, sent_to_tasks(self._options))  # the options, no sockets and no rows
 
     @entry_point
     def initialOffset(self) -> Document:  # noqa: N802

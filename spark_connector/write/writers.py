@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from broker.errors import ConfigError, PykafkaError
 from spark_connector.entry_point import entry_point
+from spark_connector.shipped import shipped
 from spark_connector.spark_versions import StreamArrowWriter
 from spark_connector.worker_clients import keep_imports
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
@@ -54,11 +55,14 @@ class TaskMessage(WriterCommitMessage):
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """One batch write of one query."""
 
-    def __init__(self, plan: WritePlan) -> None:
+    def __init__(self, plan: WritePlan, write_id: str | None = None) -> None:
         self._plan = plan
-        self._write_id = str(uuid.uuid4())
+        self._write_id = write_id or str(uuid.uuid4())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return shipped(type(self), self._plan, self._write_id)
 
     @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
@@ -105,6 +109,9 @@ class KafkaStreamWriter(StreamArrowWriter):
 
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return shipped(type(self), self._plan)
 
     @entry_point
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:

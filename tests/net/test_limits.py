@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from broker.protocol.messages import encode_request
 from broker.quotas.client_quotas import ClientQuotas
 from broker.quotas.quota_entity import QuotaEntity
 from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
+from tests.support.vanished_peer import vanish
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -188,3 +190,33 @@ async def test_a_throttled_client_is_not_idle() -> None:
         while not listeners.close_idle():
             await asyncio.sleep(0.001)
         writer.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what was acknowledged")
+async def test_a_client_whose_host_vanished_gives_its_connection_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an answer on its way, and long before connections.max.idle.ms. One that only reads nothing keeps its own."""
+    for module in ("connection", "listener"):
+        monkeypatch.setattr(f"broker.net.{module}.CLIENT_SILENT_S", 0.3)
+    metrics, asked, may_answer = Metrics(), asyncio.Event(), asyncio.Event()
+
+    async def late(*_: Any) -> dict[str, Any]:
+        asked.set()
+        await may_answer.wait()
+        return answer_with("x")
+
+    async with serving(late, metrics) as (host, port, listeners), contextlib.AsyncExitStack() as stack:
+        gone, slow = await connect(stack, host, port), await connect(stack, host, port)
+        for streams in (gone, slow):
+            asked.clear()
+            streams[1].write(request(1))
+            await asked.wait()
+        vanish(gone[1].get_extra_info("socket"))
+        may_answer.set()
+        await read_frame(slow[0])
+        while not listeners.close_idle():
+            await asyncio.sleep(0.01)
+        while listeners.connection_count > 1:
+            await asyncio.sleep(0.01)
+        (counts,) = metrics.listeners.values()
+        assert counts.closed == {"vanished": 1}
+        assert not slow[0].at_eof()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -16,6 +18,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_request, encode_response
 from tests.support.free_ports import refused_port
 from tests.support.tcp_peer import Script, TcpPeer, read_frame, send_frame
+from tests.support.vanished_peer import vanish
 
 T = TypeVar("T")
 
@@ -279,3 +282,21 @@ def test_a_broker_that_is_not_there_is_named() -> None:
 
     with refused_port() as port:
         asyncio.run(act(port))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such time-out")
+def test_a_host_that_vanished_is_given_up_before_the_time_out_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.net.peer_connection.PEER_SILENT_S", 1.0)
+
+    def vanishing(sock: socket.socket) -> None:
+        send_frame(sock, read_frame(sock)[4:8])
+        vanish(sock)
+
+    async def act(peer: PeerConnection) -> float:
+        await peer.fetch(frame())
+        started = time.monotonic()
+        with pytest.raises(ConnectionFailed):
+            await peer.fetch(frame())
+        return time.monotonic() - started
+
+    assert asked(vanishing, act=act) < 10

@@ -198,7 +198,7 @@ async def test_a_new_partition_is_fetched_while_another_fetch_waits(tmp_path: Pa
 # --- truncation
 
 
-async def test_a_diverging_end_is_truncated_and_fetched_again(tmp_path: Path) -> None:
+async def test_a_diverging_end_is_truncated_and_fetched_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(tmp_path) as c:
         own, led = open_log(tmp_path / "own" / "t-0"), c.led()
         for log in (own, led.log):
@@ -210,6 +210,32 @@ async def test_a_diverging_end_is_truncated_and_fetched_again(tmp_path: Path) ->
         follower = c.follow(log=own, high_watermark=4)
         await c.caught_up()
         assert follower.high_watermark == 5
+        assert follower.metrics.truncated_records == 3
+    (said,) = [one for one in caplog.records if "truncating" in one.message]
+    assert said.levelname == "WARNING"
+    assert said.message.startswith(
+        "t-0: truncating 3 records of leader epochs 1 to 1, offsets 4 to 6, which the leader, broker 1 of epoch 2, "
+        "does not have: "
+    )
+
+
+async def test_a_truncated_marker_is_no_lost_record_and_what_cannot_be_read_counts_by_its_offsets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    marked, broken = open_log(tmp_path / "t-0"), open_log(tmp_path / "t-1")
+    append_marker(marked, 5, 0, ControlType.COMMIT, 0)
+    follower = Follower(TopicPartition("t", 0), marked, 1, 1, 0)
+    assert await follower.truncate_to(0, "") == follower.metrics.truncated_records == 0
+    assert [one.levelname for one in caplog.records if "t-0: truncating 0 records" in one.message] == ["INFO"]
+
+    fill(broken, 4)
+    broken.segments[0].path().write_bytes(bytes(broken.size))
+    follower = Follower(TopicPartition("t", 1), broken, 1, 1, 2)
+    with contextlib.suppress(BrokerError):  # it cannot be cut either
+        await follower.truncate_to(2, "")
+    assert follower.metrics.truncated_records == 2
+    assert "t-1: truncating up to 2 records (not all can be read), offsets 2 to 3" in caplog.text
 
 
 async def test_a_truncation_reads_in_a_thread_and_cuts_nothing_after_the_follower_has_another_role(

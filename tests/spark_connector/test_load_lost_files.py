@@ -7,6 +7,7 @@ and the commit that would name it, in each kind of place, by each road.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,10 @@ def test_between_the_tasks_and_the_driver(
     monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
     text = fails(loads, f"part-[0-9a-f]+.[a-z]+, which a task on host worker-7 has written, {DAMAGES[damage]}")
     assert f"do not share this path with the driver on host {socket.gethostname()}" in text
+    left = re.search(
+        r"The files of this try are left in file://(\S+) on host worker-7: remove that directory there$", text
+    )
+    assert left is not None
     assert "all hosts share: an object store (s3://, gs://, abfss://), hdfs://, or a network file system" in text
     assert loads().rows == 1
     assert loads.rows() == 2
@@ -204,6 +209,25 @@ def test_dead_letters(broker: Kafka, topic: str, tmp_path: Path, format: str, af
     assert DeltaTable(str(tmp_path / "bad")).to_pyarrow_table().num_rows == 0
     result = loads()
     assert (result.rows, result.bad_rows) == (1, 1)
+
+
+def test_what_is_left_of_rows_and_of_dead_letters(
+    broker: Kafka, topic: str, tmp_path: Path, after_tasks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = begun(broker, topic, tmp_path, "parquet", dead_letters=f"delta:{tmp_path}/bad")
+    loads.topic.produce([b"no json"])
+    before = loads.files()
+
+    def act() -> None:
+        for new in (loads.files() | loads.files("bad")) - before:
+            new.unlink()
+
+    after_tasks(act)
+    monkeypatch.setattr(file_writer, "socket", mock.Mock(gethostname=lambda: "worker-7"))
+    text = fails(loads, "place/.* is not there")
+    left = "The files of this try are left in file://{} on host worker-7: remove that directory there"
+    assert re.search(left.format(rf"{tmp_path}/place/\S+"), text)
+    assert re.search(left.format(rf"{tmp_path}/bad/\S+"), text)
 
 
 @pytest.mark.parametrize("damage", [removed, cut])

@@ -336,7 +336,10 @@ def test_a_python_of_sparks_without_pykafka_is_told_with_the_way_out() -> None:
         '  File "pyspark/cloudpickle/cloudpickle.py", line 649, in subimport\n    __import__(name)\n'
         "ModuleNotFoundError: No module named 'spark_connector'\n SQLSTATE: 38000\n"
     )
-    assert "set PYSPARK_PYTHON to the one that has it" in summary(text)
+    said = (
+        "ConfigError: the Python of Spark's workers is unfit: it has no module 'spark_connector'. Set PYSPARK_PYTHON, "
+    )
+    assert summary(text).startswith(said)
     assert not heals_by_waiting(summary(text))
 
 
@@ -356,3 +359,35 @@ def test_a_text_without_causes_is_its_first_line() -> None:
 def test_an_error_of_java_without_causes_is_told_by_itself() -> None:
     text = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job 3 cancelled\n\tat x.y(Z)"
     assert summary(text) == "SparkException: Job 3 cancelled"
+
+
+OF_AN_EXECUTOR = (
+    "An error occurred while calling o41.collect. : org.apache.spark.SparkException: Job aborted due to stage failure: "
+    "Task 0 in stage 0.0 failed, most recent failure: Lost task 0.3 in stage 0.0 (TID 6) (10.0.0.7 executor 1): "
+)
+SPARKS_WORDS = {
+    'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file or directory': (
+        "cannot run './environment/bin/python', which PYSPARK_PYTHON names"
+    ),
+    "PythonException: Traceback (most recent call last):\nPySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in "
+    "worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions.": (
+        "it is Python 3.12, and the driver's is 3.11"
+    ),
+    "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding module "
+    "specification for 'pyspark.daemon' (ModuleNotFoundError: No module named 'pyspark')": "it has no module 'pyspark'",
+    "PythonException: Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'pyarrow'": (
+        "it has no module 'pyarrow'"
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", SPARKS_WORDS)
+def test_what_spark_says_of_an_executors_python_names_its_host(cause: str) -> None:
+    said = SPARKS_WORDS[cause]
+    found = summary(OF_AN_EXECUTOR + cause)
+    assert found.startswith(
+        f"ConfigError: the Python of Spark's executor on host 10.0.0.7 is unfit: {said}. Set PYSPARK_"
+    )
+    assert "\n" not in found
+    assert not heals_by_waiting(found)
+    assert summary(cause).startswith(f"ConfigError: the Python of Spark's workers is unfit: {said}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,24 @@ def test_what_a_read_gives_can_be_written_as_it_is(spark: SparkSession, target: 
     write(spark.read.format("pykafka").options(**options).load(), target)
     copied = [record._replace(offset=0) for record in committed_records(target.bootstrap, target.name)]
     assert copied == [record._replace(offset=0) for record in committed_records(source.bootstrap, source.name)]
+
+
+def test_a_thread_starts_a_stream_once_the_session_is_its_own(
+    spark: SparkSession, target: Topic, topic: str, tmp_path: Path
+) -> None:
+    source = Topic(target.bootstrap, f"{topic}-source", 2)
+    source.produce([b"a", b"b"], 1)
+
+    def copy() -> None:
+        spark.createDataFrame([(0,)], "n INT")  # as docs/how-to/spark-on-several-machines.md says
+        options = {"kafka.bootstrap.servers": target.bootstrap, "subscribe": source.name, "startingOffsets": "earliest"}
+        writer = spark.readStream.format("pykafka").options(**options).load().select("value").writeStream
+        take_all(writer.format("pykafka").options(**given))
+
+    given = {"kafka.bootstrap.servers": target.bootstrap, "topic": target.name, "checkpointLocation": str(tmp_path)}
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(copy).result()
+    assert sorted(record.value or b"" for record in committed_records(target.bootstrap, target.name)) == [b"a", b"b"]
 
 
 def test_wrong_columns_and_options_fail_on_the_driver_before_any_task(spark: SparkSession, target: Topic) -> None:

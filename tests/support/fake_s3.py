@@ -182,11 +182,11 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def _main() -> None:
-    server = _Server(("127.0.0.1", 0), _Handler)
+def _main(host: str = "127.0.0.1") -> None:
+    server = _Server((host, 0), _Handler)
     _Handler.s3 = state = _State()
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(json.dumps(f"http://127.0.0.1:{server.server_port}"), flush=True)
+    print(json.dumps(f"http://{host}:{server.server_port}"), flush=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         with state.lock:
@@ -398,4 +398,4 @@ def _listed(key: str, data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    _main()
+    _main(*sys.argv[1:])

@@ -79,9 +79,8 @@ class Host:
     def popen(self, *command: str, env: Mapping[str, str] | None = None, **given: Any) -> subprocess.Popen[bytes]:
         """Start a program there. Its process is the command's own, so a signal goes to it."""
         return subprocess.Popen(
-            [*self._inside(), *command],
+            [*self._inside(), "env", f"--chdir={HOME}", *command],
             env={**self.environment, **(env or {})},
-            cwd=self.home,
             **given,
         )
 

@@ -40,7 +40,8 @@ class Wire(asyncio.Transport):
         self.written = bytearray()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return SimpleNamespace(setsockopt=lambda *_: None) if name == "socket" else ("10.0.0.1", 1234)
+        sock = SimpleNamespace(setsockopt=lambda *_: None, getsockopt=lambda level, option, size: bytes(size))
+        return sock if name == "socket" else ("10.0.0.1", 1234)
 
     def is_closing(self) -> bool:
         return self.closing

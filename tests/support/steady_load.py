@@ -26,12 +26,22 @@ class SteadyLoad:
     partition between two acknowledgements, or between two records that the reader got.
     """
 
-    def __init__(self, bootstrap: str, partitions: int = 6, settings: Mapping[str, str | int] | None = None) -> None:
-        """`settings` are of both clients."""
+    def __init__(
+        self,
+        bootstrap: str,
+        partitions: int = 6,
+        settings: Mapping[str, str | int] | None = None,
+        *,
+        topic: str | None = None,
+        configs: Mapping[str, str] | None = None,
+        interval: float = 0.0,
+    ) -> None:
+        """`settings` are of both clients, `configs` of the topic. `interval`: seconds between two records at least."""
         shared = {"bootstrap.servers": bootstrap, "log_level": 0, **(settings or {})}
-        self.topic = f"steady-{next(_numbers)}"
+        self.topic = topic or f"steady-{next(_numbers)}"
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(self.topic, partitions, 3)])[self.topic].result(60)
+        admin.create_topics([NewTopic(self.topic, partitions, 3, config=dict(configs or {}))])[self.topic].result(60)
+        self._interval = interval
         self._partitions = partitions
         self._producer = Producer({**shared, "enable.idempotence": True})
         self._consumer = Consumer(
@@ -87,6 +97,7 @@ class SteadyLoad:
             )
             number += 1
             self._producer.poll(INTERVAL_S)
+            self._stopping.wait(self._interval)
         left = self._producer.flush(60)
         assert left == 0, f"{left} records were not acknowledged"
         self._written_all.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,7 +170,9 @@ def test_status_says_why_the_archive_does_not_go_on(kafka: BrokerProcess) -> Non
     directory.touch()
     close_segments(kafka, "events")
     eventually(lambda: status(kafka)[0]["problem"])
-    assert status(kafka)[0]["behind"] > 0
+    (row,) = status(kafka)
+    assert row["behind"] > 0
+    assert re.fullmatch(rf"broker \d+ at {kafka.bootstrap}: .+ \(since [-\d]+ [:\d]+ UTC\)", row["problem"])
     directory.unlink()
     directory.with_name("away").rename(directory)
     eventually(lambda: is_archived(kafka))

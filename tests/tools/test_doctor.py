@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from broker.records import native
 from broker.tools import checkup
 from broker.tools.checkup import Finding
 from broker.tools.cluster_checkup import look_at_cluster
+from broker.tools.doctor import CHECKUP_GROUP
 from tests.support.broker_process import BrokerProcess
 from tests.support.codec_choice import BUILT
 from tests.support.console import answer_of, error_of, verdict_of
 from tests.support.free_ports import refused_port
 from tests.support.kafka import Kafka
+from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
 
 
@@ -230,6 +233,24 @@ class TestACluster:
         told = next(one for one in found if one.check == "broker")
         assert (told.state, "advertised.listeners" in told.mend) == ("error", True)
         assert f"broker 0: no connection to 127.0.0.1:{port}" in told.says
+
+
+class TestExecutors:
+    """What is found there: tests/spark_connector/cli/test_executor_checkup.py."""
+
+    def test_their_options_go_with_a_master(self) -> None:
+        for options in (["--to", "/lake"], ["--conf", "a=b"], ["--storage-option", "key=x"]):
+            assert "give --master, too" in error_of("doctor", *options, status=2)
+        assert "give --to, too" in error_of("doctor", "--master", "local", "--storage-option", "key=x", status=2)
+
+    def test_the_connector_looks_at_them_and_an_installation_that_does_not_name_it_is_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][CHECKUP_GROUP]
+        looks = importlib.metadata.EntryPoint("executors", declared["executors"], CHECKUP_GROUP).load()
+        assert looks.__name__ == "look_at_executors"
+        monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+        assert "pip install pykafka-spark again" in error_of("doctor", "--master", "local", status=2)
 
 
 def test_a_machine_without_an_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

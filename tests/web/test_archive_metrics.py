@@ -13,6 +13,7 @@ from tests.support.away_store import AwayStore
 from tests.support.batches import fill
 
 SIZE = "kafka_server_brokertopicmetrics_remotelogsizebytes"
+FAILING = "pykafka_archive_failing_partitions"
 LAG = "kafka_server_brokertopicmetrics_remotecopylagbytes"
 
 
@@ -34,11 +35,14 @@ def test_the_size_of_an_archive_is_left_out_until_it_is_known(tmp_path: Path) ->
         await broker.until(lambda: bool(broker.manager.problem))
         away = await scraped()
         assert away[SIZE] == []
+        assert away[FAILING] == [((TP.topic,), 1)]
         assert away[LAG] == [((TP.topic,), broker.status.lag_bytes)]
         store.is_away = False
         await broker.until_archived()
         assert broker.manifest is not None
-        assert (await scraped())[SIZE] == [((TP.topic,), broker.manifest.size)]
+        back = await scraped()
+        assert back[SIZE] == [((TP.topic,), broker.manifest.size)]
+        assert back[FAILING] == [((TP.topic,), 0)]
         await broker.manager.close()
 
     asyncio.run(scenario())

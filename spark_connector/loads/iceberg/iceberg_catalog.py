@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
 
@@ -43,6 +43,16 @@ class IcebergPlace:
             return None
         except Exception as error:
             raise plain_error(self.name.shown, error) or error from error
+
+    def new_location(self) -> str:
+        """The directory in which a new table would lie, as far as the catalog's settings and the namespace tell."""
+        try:
+            properties = self.catalog.load_namespace_properties(self.name.identifier[:-1])
+        except NoSuchNamespaceError:
+            properties = {}
+        except Exception as error:
+            raise plain_error(self.name.shown, error) or error from error
+        return str(properties.get("location") or self.catalog.properties.get("warehouse", ""))
 
     @property
     def shown(self) -> str:

@@ -39,6 +39,7 @@ from spark_connector.loads.iceberg.iceberg_schema import PROPERTIES, fitted_layo
 from spark_connector.loads.lake import LakeDestination
 from spark_connector.loads.record import LoadError, LoadFile, LoadRange, LoadRecord
 from spark_connector.loads.request import LOAD_COLUMN
+from spark_connector.loads.shared_path import is_local
 from spark_connector.loads.table import ROW_SCHEMA
 from spark_connector.loads.table_snapshot import TableSnapshot
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -78,6 +79,11 @@ class IcebergDestination(LakeDestination[Table]):
         check_marker(table.metadata.properties.get(UPSERT_PROPERTY), record, self.url)
         table = evolve_table(self._place, table, layout)
         return fitted_layout(table.metadata, layout, self.url)
+
+    def local_place(self) -> str | None:
+        table = self.log.table()
+        location = self._place.new_location() if table is None else _location(table)
+        return location if is_local(location) else None
 
     def task_output(self, place: str) -> TaskOutput:
         table = self.there()

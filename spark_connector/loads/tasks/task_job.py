@@ -1,29 +1,23 @@
 """Runs the tasks of a load: each fetches its ranges, writes them, and tells the driver of its files.
 
-The driver plans the tasks. Spark runs them through a data source whose rows are pickled TaskResults, one row per task.
-So `collect` gives the files of the attempts that count, and no record crosses to the JVM. The driver writes a
-small load itself, which takes less time than Spark needs to start a task.
+The driver plans the tasks. Spark runs them as a job whose results are pickled TaskResults, one per task. So `collect`
+gives the files of the attempts that count, and no record crosses to the JVM. Spark starts no Python on the driver for
+that, which may lack the interpreter of the executors. The driver writes a small load itself, which takes less time than
+Spark needs to start a task.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hmac
 import pickle
-import secrets
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from broker.client.cluster import Cluster
-from broker.errors import ConfigError
 from spark_connector.delegation import lent_to_tasks
 from spark_connector.entry_point import entry_point
 from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
@@ -39,8 +33,8 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.fetch import prefetch, read_ranges
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
+from spark_connector.shipped import shipped
 
-_SIGNATURE = 32  # bytes
 _FEW = 20_000  # offsets that the driver tries to load itself
 
 TopicIds = Mapping[str, str]
@@ -166,72 +160,47 @@ class _Writers:
 
 
 def _run_in_spark(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> TaskResult:
-    rows = task_frame(spark, job, tasks).collect()
-    return sum((pickle.loads(row["result"]) for row in rows), TaskResult())
+    results = Tasks(job, [pickle.dumps(task) for task in tasks]).run(spark)
+    return sum(map(pickle.loads, results), TaskResult())
 
 
-def task_frame(spark: SparkSession, job: TaskJob, tasks: Sequence[tuple[OffsetRange, ...]]) -> DataFrame:
-    """A data frame with the pickled result of each task; to read it is to run the tasks."""
-    if spark not in _registered:  # Spark warns when it is done twice
-        spark.dataSource.register(_TASKS)
-        _registered.add(spark)
-    # Spark never shows an option with such a name (spark.sql.redaction.options.regex): clients have passwords.
-    plan = pickle.dumps((job, tasks))
-    secret = base64.b64encode(_TASKS.signature(plan) + plan).decode()
-    return spark.read.format(TaskSource.name()).option("secret", secret).load()
+@dataclass(frozen=True)
+class Tasks:
+    """`ranges` are pickled, those of one task after the other's: a task unpickles its own only."""
 
-
-class TaskSource(DataSource):
-    """Read-only, and only for `load`: a row per task with what it has written.
-
-    The option is a pickle, and whoever may read by Spark may name this source. So only plans of the process that has
-    registered it are unpickled: a class with the key is what it registers, and Spark shows that to nobody.
-    """
-
-    key = b""
-
-    @classmethod
-    def signature(cls, plan: bytes) -> bytes:
-        return hmac.digest(cls.key, plan, "sha256")
-
-    @classmethod
-    def name(cls) -> str:
-        return "pykafka_load_tasks"
-
-    def schema(self) -> str:
-        return "result binary"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        given = base64.b64decode(self.options.get("secret", ""))
-        signature, plan = given[:_SIGNATURE], given[_SIGNATURE:]
-        if not (self.key and hmac.compare_digest(signature, self.signature(plan))):
-            raise ConfigError(f"format {self.name()} is for loads themselves: use load, or format pykafka")
-        return _TaskReader(*pickle.loads(plan))
-
-
-# Not by its name in this module, so that it is sent with its key.
-_TASKS: type[TaskSource] = type("_KeyedTasks", (TaskSource,), {"key": secrets.token_bytes(32)})
-_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-
-
-class _Ranges(InputPartition):
-    """The ranges of one task."""
-
-    value: tuple[OffsetRange, ...]
-
-
-@dataclass
-class _TaskReader(DataSourceReader):
     job: TaskJob
-    tasks: Sequence[tuple[OffsetRange, ...]]
+    ranges: Sequence[bytes]
+
+    def run(self, spark: SparkSession) -> list[bytes]:
+        """The pickled result of each task, of the attempts that count. Raises Spark's errors."""
+        context = getattr(spark, "sparkContext", None)
+        if context is not None:
+            job = replace(self, ranges=())
+
+            def result(ranges: bytes) -> bytes:  # a method would be pickled by its name, which needs our package
+                return job.task(ranges)
+
+            found: list[bytes] = context.parallelize(self.ranges, len(self.ranges)).map(result).collect()
+            return found
+        return [row["result"] for row in self.frame(spark).collect()]  # a session of Spark Connect has no context
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The same as a data frame; to read it is to run the tasks."""
+
+        def results(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return self._of(numbers)
+
+        count = len(self.ranges)
+        return spark.range(0, count, 1, count).mapInArrow(results, "result binary")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _TaskReader, (self.job, ())  # a task needs its own ranges only
-
-    def partitions(self) -> list[InputPartition]:
-        return [_Ranges(task) for task in self.tasks]
+        return shipped(Tasks, self.job, self.ranges)
 
     @entry_point
-    def read(self, partition: InputPartition) -> Iterator[tuple[bytes]]:
-        if isinstance(partition, _Ranges):  # not the placeholder of a read without partitions
-            yield (pickle.dumps(self.job.run_task(partition.value)),)
+    def task(self, ranges: bytes) -> bytes:
+        return pickle.dumps(self.job.run_task(pickle.loads(ranges)))
+
+    def _of(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield pa.record_batch([pa.array([self.task(self.ranges[number])], pa.binary())], ["result"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.storage.storage import open_storage
 from broker.storage.url_secrets import without_secrets
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.shared_path import SHARED, is_local
+from spark_connector.outages import heals_by_waiting
 
 
 class TaskOutput(Protocol):
@@ -39,3 +43,35 @@ class StorageOutput:
 
     def url_of(self, name: str) -> str:
         return f"{without_secrets(self.url)}/{self.directory}/{name}"
+
+
+def told_by_tasks(output: TaskOutput) -> TaskOutput:
+    """The output for tasks that may run on other hosts than this one, the driver's."""
+    return LocalOutput(output) if is_local(output.url_of("")) else output
+
+
+@dataclass(frozen=True)
+class LocalOutput:
+    """An output in a path of the driver's host: a task on another host that cannot write there says why that may be."""
+
+    output: TaskOutput
+    driver: str = field(default_factory=socket.gethostname)
+
+    def open(self, name: str) -> Any:
+        try:
+            return self.output.open(name)
+        except Exception as error:  # of whatever library writes there
+            here = socket.gethostname()
+            if here == self.driver or heals_by_waiting(error):
+                raise
+            raise LoadError(
+                f"a task on host {here} cannot write {self.url_of(name)}: {type(error).__name__}: {error}. The "
+                f"executors may not share this path with the driver on host {self.driver}. {SHARED}. What tasks of "
+                f"this load have made at {self.url_of('')} on other hosts is left there"
+            ) from error
+
+    def open_input(self, name: str) -> Any:
+        return self.output.open_input(name)
+
+    def url_of(self, name: str) -> str:
+        return self.output.url_of(name)

@@ -129,6 +129,18 @@ def test_a_rewind_asks_first_and_says_what_goes_where(loads: PlainLoads, data: T
     ]
 
 
+def test_all_loads_are_taken_back(loads: PlainLoads, data: TopicData) -> None:
+    words = ["loads", "rewind", *loads.words]
+    for given in ([], ["--all", "--to-load", ids(loads)[0]]):
+        assert "say how far: --to-load LOAD_ID or --all" in error_of(*words, *given, status=2)
+    said = answer_of(*words, "--all", stdin=b"y\n")
+    assert "goes back to the beginning:" in said
+    assert "stands at the beginning again" in said
+    assert loads.visible() == []
+    loads.must_load()
+    assert loads.visible() == data.positions()
+
+
 def test_old_entries_are_forgotten_and_loads_stay_in_the_list(loads: PlainLoads) -> None:
     before = ids(loads)
     assert answer_of("loads", "prune", "--keep", "1", *loads.words) == "Forgot 1 entries, 1 to 1.\n"

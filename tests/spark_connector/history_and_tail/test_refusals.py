@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from spark_connector.history_and_tail.plan import files_at
 from spark_connector.loads.files.directory import FilesCommitLog, FilesDestination
 from spark_connector.loads.iceberg.iceberg_catalog import open_catalog
 from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.shared_path import SHARED
 from spark_connector.loads.table_snapshot import no_longer_there
 from spark_connector.maintenance import rewind
 from spark_connector.source import PykafkaSource
@@ -243,6 +245,21 @@ def test_files_that_are_deleted_between_plan_and_read(loads: HistoryLoads, data:
         path.unlink()
     with pytest.raises(ConnectorError, match=r"PYKAFKA_HISTORY_GONE.*Run the query again"):
         [list(reader.read(task)) for task in tasks]
+
+
+def test_files_that_are_on_the_host_of_the_plan_only(
+    loads: HistoryLoads, data: TopicData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads.must_load()
+    reader, tasks = loads.plan()
+    for path in Path(loads.to).rglob("*.parquet"):
+        path.unlink()
+    monkeypatch.setattr(socket, "gethostname", lambda: "worker-7")
+    with pytest.raises(
+        ConnectorError, match=r"PYKAFKA_HISTORY_NOT_SHARED.*a file of it is not on host worker-7"
+    ) as told:
+        [list(reader.read(task)) for task in tasks]
+    assert f". {SHARED}" in str(told.value)
 
 
 def test_records_of_aborted_transactions_are_on_neither_side(loads: HistoryLoads, data: TopicData) -> None:

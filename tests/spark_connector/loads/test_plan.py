@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,14 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.partition_offsets import LATEST, OffsetAndTimestamp, list_offsets
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.loads.plan import plan_load
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.maintenance import rewind, verify
+from spark_connector.read import offset_reader
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.topic_data import TopicData
@@ -70,6 +73,31 @@ def test_partitions_that_are_still_empty_forget_the_old_topic_too(
     again.produce(60)
     lenient.must_load()
     assert lenient.visible() == sorted([*data.positions(), *again.positions()])
+
+
+@pytest.mark.parametrize("options", [{}, LENIENT], ids=["strict", "lenient"])
+def test_a_leader_that_was_deposed_and_has_not_heard_of_it_is_asked_again(
+    data: TopicData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    """It answers for a moment when its host is back after a cut, with the end that it knew before."""
+    loads = loads_of(data, tmp_path, **options, **{"fetchOffset.retryIntervalMs": "1"})
+    loads.must_load()
+    data.produce(10)
+    deposed = [True]
+
+    def answer(
+        cluster: Cluster, timestamps: Mapping[TopicPartition, int], **given: Any
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        found = list_offsets(cluster, timestamps, **given)
+        if LATEST in timestamps.values() and deposed:
+            deposed.pop()
+            return {tp: end._replace(offset=1) for tp, end in found.items()}
+        return found
+
+    monkeypatch.setattr(offset_reader, "list_offsets", answer)
+    loads.must_load()
+    assert not deposed
+    assert loads.visible() == sorted(data.positions())
 
 
 def test_a_topic_created_anew_while_it_is_loaded_commits_nothing(admin: Admin, data: TopicData, tmp_path: Path) -> None:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hmac
 import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet
 import pytest
-from pyspark import cloudpickle
-from pyspark.sql.types import StructType
 
-from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.tasks import task_job
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
-from spark_connector.loads.tasks.task_job import TaskJob, TaskResult
+from spark_connector.loads.tasks.task_job import TaskJob, TaskResult, Tasks
 from spark_connector.loads.tasks.task_output import StorageOutput
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.arrow_batches import arrow_schema
@@ -95,40 +90,16 @@ def test_records_that_are_gone_are_told_by_the_tasks(spark: SparkSession, data: 
     assert "Traceback" not in str(raised.value)
 
 
-def test_no_secret_is_in_the_plan(
+def test_tasks_of_spark_connect_are_a_data_frame_without_secrets(
     spark: SparkSession, data: TopicData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every task is one partition, in which its own ranges are read."""
     job = job_of(data, tmp_path, **{"kafka.ssl.keystore.password": "hush-hush"})
-    frame = task_job.task_frame(spark, job, [(one,) for one in ranges(data)])
+    frame = Tasks(job, [pickle.dumps((one,)) for one in ranges(data)]).frame(spark)
     frame.explain("extended")
     explained = capsys.readouterr().out
-    assert "pykafka_load_tasks" in explained
+    assert "MapInArrow" in explained
     assert "hush" not in explained
     assert "gAS" not in explained  # the beginning of a pickle in base64
-
-
-class Bomb:
-    """Says when it is unpickled."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return pytest.fail, ("it was unpickled",)
-
-
-@pytest.mark.parametrize("source", [task_job.TaskSource, task_job._TASKS])
-def test_a_plan_of_somebody_else_is_not_unpickled(source: type[task_job.TaskSource]) -> None:
-    bomb = pickle.dumps(Bomb())
-    signed_without_key = hmac.digest(b"", bomb, "sha256") + bomb
-    for given in (bomb, b"\0" * 32 + bomb, signed_without_key, b""):
-        with pytest.raises(ConfigError, match="is for loads themselves"):
-            source({"secret": base64.b64encode(given).decode()}).reader(StructType())
-    with pytest.raises(ConfigError, match="is for loads themselves"):
-        source({}).reader(StructType())
-
-
-def test_the_key_goes_with_the_source_and_not_with_its_options(data: TopicData, tmp_path: Path) -> None:
-    sent = cloudpickle.dumps(task_job._TASKS)
-    assert task_job._TASKS.key in sent
-    plan = pickle.dumps((job_of(data, tmp_path), [ranges(data)]))
-    secret = base64.b64encode(task_job._TASKS.signature(plan) + plan).decode()
-    reader = cloudpickle.loads(sent)({"secret": secret}).reader(StructType())
-    assert [part.value for part in reader.partitions()] == [ranges(data)]
+    results = [pickle.loads(row["result"]) for row in frame.collect()]
+    assert [[count.partition for file in one.files for count in file.counts] for one in results] == [[0], [1]]
