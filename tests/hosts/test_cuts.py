@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.host_counts import Numbers
-from tests.support.host_cuts import JOBS, Cut, Found, Outcome, judge, table
+from tests.support.host_cuts import CLIENTS, CUTS_OF_CLIENTS, Cut, Found, Outcome, judge, table
 from tests.support.hosts import Host
 from tests.support.many_hosts import ManyHosts
 from tests.support.requirements import Unavailable, give_up
@@ -51,7 +51,9 @@ class Cuts:
             "group": judge(self._read(acknowledged), acknowledged),
             "archive": ([0] * (archived - len(archive.found)), list(archive.doubled)),
         }
-        self.outcomes.append(Outcome(cut, len(acknowledged), {job: Found(*counts[job], pauses[job]) for job in JOBS}))
+        self.outcomes.append(
+            Outcome(cut, len(acknowledged), {job: Found(*counts[job], pauses[job]) for job in CLIENTS})
+        )
         return self.outcomes[-1]
 
     def _read(self, acknowledged: frozenset[int]) -> Numbers:
@@ -84,12 +86,12 @@ def cuts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cuts]:
         with ManyHosts(tmp_path_factory.mktemp("cuts")) as site:
             cuts = Cuts(site)
             yield cuts
-            print(table(cuts.outcomes))
+            print(table(cuts.outcomes, CLIENTS))
     except Unavailable as missing:
         give_up(str(missing))
 
 
-@pytest.mark.parametrize("cut", Cut, ids=lambda cut: cut.name.lower())
+@pytest.mark.parametrize("cut", CUTS_OF_CLIENTS, ids=lambda cut: cut.name.lower())
 def test_nothing_is_lost_or_doubled(cuts: Cuts, cut: Cut) -> None:
     outcome = cuts.play(cut)
     print(outcome)

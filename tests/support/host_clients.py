@@ -25,6 +25,7 @@ from tests.support.host_counts import Numbers
 from tests.support.steady_load import SteadyLoad
 
 PARTITIONS = 6
+KEYS = 600
 SETTINGS: dict[str, str | int] = {
     "socket.timeout.ms": 6_000,
     "socket.connection.setup.timeout.ms": 3_000,
@@ -91,7 +92,8 @@ class Clients:
 
 
 def main(bootstrap: str, topic: str, configs: str) -> None:
-    load = SteadyLoad(bootstrap, PARTITIONS, SETTINGS, topic=topic, configs=json.loads(configs), interval=_INTERVAL_S)
+    given = {"topic": topic, "configs": json.loads(configs)}
+    load = SteadyLoad(bootstrap, PARTITIONS, SETTINGS, keys=KEYS, interval=_INTERVAL_S, **given)
     clients = Clients(bootstrap, load)
     load.start()
     threading.Thread(target=clients.watch_archive, daemon=True).start()

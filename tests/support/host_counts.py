@@ -1,5 +1,8 @@
-"""What confluent-kafka finds in a topic: run on a host, by `Host.call`. Gives the numbers that records hold as values,
-as `Numbers` in JSON."""
+"""What others than we find in topics and tables: run on a host, by `Host.call`.
+
+Topics are read by confluent-kafka, Delta tables by deltalake, Iceberg tables by pyiceberg. All give the numbers that
+records and rows hold as values, as `Numbers` in JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError
 from confluent_kafka import TopicPartition as Assigned
@@ -67,6 +71,31 @@ def in_topic(bootstrap: str, topic: str) -> tuple[Json, Json, int]:
     archive = [number for at, offset, number in records if offset < local[TopicPartition(topic, at)].offset]
     archived = sum(local[tp].offset - starts[tp].offset for tp in partitions)
     return Numbers.of(number for *_, number in records).to_json(), Numbers.of(archive).to_json(), archived
+
+
+def written(
+    bootstrap: str, copy: str, delta: dict[str, str], storage: dict[str, str], iceberg: str, catalog: dict[str, str]
+) -> dict[str, Json]:
+    """All at once, for a new Python takes seconds: `exactly_once` (committed records of the topic `copy`), each of the
+    Delta tables by its job, and `iceberg`."""
+    from deltalake import DeltaTable
+    from pyiceberg.catalog import load_catalog
+
+    found = {"exactly_once": Numbers.of(number for *_, number in _read(bootstrap, copy)).to_json()}
+    for job, url in delta.items():
+        found[job] = _values(DeltaTable(url, storage_options=storage).to_pyarrow_table(columns=["value"]))
+    table = load_catalog("lake", **catalog).load_table(iceberg)
+    return found | {"iceberg": _values(table.scan(selected_fields=("value",)).to_arrow())}
+
+
+def make_namespace(catalog: dict[str, str]) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    load_catalog("lake", **catalog).create_namespace("lake")
+
+
+def _values(table: Any) -> Json:
+    return Numbers.of(int(value) for value in table.column("value").to_pylist()).to_json()
 
 
 def _read(bootstrap: str, topic: str) -> Iterator[tuple[int, int, int]]:

@@ -14,6 +14,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,10 +48,11 @@ class ManyHosts:
             self.store, self.zookeeper, self.client = (network.host(name) for name in ("store", "zookeeper", "client"))
             command = (sys.executable, "-m", "tests.support.fake_s3", self.store.address)
             s3 = self.store.popen(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            starting.callback(_close, s3)
+            starting.callback(close, s3)
             assert s3.stdout is not None
-            options = {"endpoint_url": json.loads(s3.stdout.readline()), "key": "me", "secret": "hush-hush"}
-            archive = {f"archive.options.{name}": value for name, value in (options | {"region": "us-east-1"}).items()}
+            url = json.loads(s3.stdout.readline())
+            self.storage = {"endpoint_url": url, "key": "me", "secret": "hush-hush", "region": "us-east-1"}
+            archive = {f"archive.options.{name}": value for name, value in self.storage.items()}
             zookeeper = start_zookeeper(self.zookeeper)
             self.brokers = {number: network.host(f"broker{number}") for number in (1, 2, 3)}
             for number, host in self.brokers.items():
@@ -63,10 +65,10 @@ class ManyHosts:
     ) -> None:
         self._running.close()
 
-    def clients(self, topic: str) -> Clients:
-        """A producer and a group at the topic, which is made."""
-        clients = Clients(self, topic)
-        self._running.callback(_close, clients.process)
+    def clients(self, topic: str, configs: Mapping[str, str] = ARCHIVED) -> Clients:
+        """A producer and a group at the topic, which is made with these settings."""
+        clients = Clients(self, topic, configs)
+        self._running.callback(close, clients.process)
         return clients
 
     def found(self, topic: str) -> tuple[Numbers, Numbers, int]:
@@ -78,9 +80,9 @@ class ManyHosts:
 class Clients:
     """A host_clients.py that runs."""
 
-    def __init__(self, site: ManyHosts, topic: str) -> None:
+    def __init__(self, site: ManyHosts, topic: str, configs: Mapping[str, str]) -> None:
         host = site.client
-        command = ["tests.support.host_clients", site.bootstrap, topic, json.dumps(ARCHIVED)]
+        command = ["tests.support.host_clients", site.bootstrap, topic, json.dumps(dict(configs))]
         self._log = host.home / f"{topic}.log"
         with self._log.open("ab") as errors:
             self.process = host.popen(
@@ -95,6 +97,9 @@ class Clients:
         self.process.stdin.flush()
         return self._read()
 
+    def stop(self) -> None:
+        close(self.process)
+
     def _read(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -102,7 +107,7 @@ class Clients:
         return json.loads(line)
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def close(process: subprocess.Popen[bytes]) -> None:
     """The programs end with their standard input."""
     with process:
         assert process.stdin is not None

@@ -11,6 +11,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,16 @@ _PACKAGES = [
     "zlib1g",
 ]
 # Durability across a power cut is not what is tested.
-_SETTINGS = ["fsync=off", "listen_addresses=", "log_timezone=GMT", "timezone=GMT", "max_connections=40"]
+_SETTINGS = ["fsync=off", "log_timezone=GMT", "timezone=GMT", "max_connections=40"]
 
 
 class Postgres:
     """The server, from start to `stop`. Raises Unavailable when PostgreSQL cannot be had."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        """`address`: where it listens as well, on port 5432, and trusts everybody; for hosts of a test's own."""
         root = _find()
+        self._address = address
         # A short path: a Unix socket's has at most 107 bytes.
         self._directory = Path(tempfile.mkdtemp(prefix="pg-"))
         self._log = self._directory / "log"
@@ -69,7 +72,11 @@ class Postgres:
         data = self._directory / "data"
         if not data.is_dir():
             self._run("initdb", "-D", str(data), "-U", "tests", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
-        settings = [part for setting in _SETTINGS for part in ("-c", setting)]
+            if self._address:
+                with (data / "pg_hba.conf").open("a") as trusted:
+                    trusted.write("host all all all trust\n")
+        listens = f"listen_addresses={self._address}"
+        settings = [part for setting in (*_SETTINGS, listens) for part in ("-c", setting)]
         command = [str(self._bin / "postgres"), "-D", str(data), "-k", str(self._directory), *settings]
         with self._log.open("ab") as log:
             self._server = subprocess.Popen(command, stdout=log, stderr=log, **self._identity())
@@ -78,6 +85,8 @@ class Postgres:
         except BaseException:
             self.kill()
             raise
+        if self._address:
+            return f"postgresql+psycopg://tests@{self._address}/postgres"
         return f"postgresql+psycopg://tests@/postgres?host={self._directory}"
 
     def kill(self) -> None:
@@ -139,3 +148,17 @@ def _programs(root: Path) -> tuple[Path, dict[str, str]]:
         return directory, dict(os.environ)
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
     return directory, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+
+
+def main(address: str) -> None:
+    """Serve until standard input ends; prints the URL."""
+    server = Postgres(address)
+    try:
+        print(server.start(), flush=True)
+        sys.stdin.read()
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

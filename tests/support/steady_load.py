@@ -34,14 +34,16 @@ class SteadyLoad:
         *,
         topic: str | None = None,
         configs: Mapping[str, str] | None = None,
+        keys: int | None = None,
         interval: float = 0.0,
     ) -> None:
-        """`settings` are of both clients, `configs` of the topic. `interval`: seconds between two records at least."""
+        """`settings` are of both clients, `configs` of the topic. Record `n` has the key `n % keys`; each key is in one
+        partition where `keys` is a multiple of `partitions`. `interval`: seconds between two records at least."""
         shared = {"bootstrap.servers": bootstrap, "log_level": 0, **(settings or {})}
         self.topic = topic or f"steady-{next(_numbers)}"
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(self.topic, partitions, 3, config=dict(configs or {}))])[self.topic].result(60)
-        self._interval = interval
+        self._keys, self._interval = keys, interval
         self._partitions = partitions
         self._producer = Producer({**shared, "enable.idempotence": True})
         self._consumer = Consumer(
@@ -92,9 +94,9 @@ class SteadyLoad:
     def _write(self) -> None:
         number = 0
         while not self._stopping.is_set():
-            self._producer.produce(
-                self.topic, b"%d" % number, partition=number % self._partitions, on_delivery=self._delivered
-            )
+            key = None if self._keys is None else b"%d" % (number % self._keys)
+            partition = number % self._partitions
+            self._producer.produce(self.topic, b"%d" % number, key, partition, on_delivery=self._delivered)
             number += 1
             self._producer.poll(INTERVAL_S)
             self._stopping.wait(self._interval)
