@@ -38,6 +38,7 @@ SUITES = {
     "task": "bench.task_bench:run",
     "loads": "bench.load_bench:run",
     "hosts": "bench.hosts_bench:run",
+    "hosts-spark": "bench.hosts_spark_bench:run",
     "partitions": "bench.partitions_bench:run",
 }
 

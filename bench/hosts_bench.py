@@ -82,12 +82,16 @@ class _Bench:
         for broker in self._brokers:
             for process in (broker, *broker.children(recursive=True)):
                 cpu += sum(process.cpu_times()[:2])
-        listed = subprocess.check_output([*self._network.switch, "cat", "/proc/net/dev"], text=True)
-        sent = sum(int(line.split()[1]) for line in listed.splitlines() if line.strip().startswith("to-"))
         zoo = self._network.host("zoo")
         said = zoo.run("bash", "-c", f"exec 3<>/dev/tcp/{zoo.address}/2181; echo srvr >&3; cat <&3")
         (received,) = (line.split()[1] for line in said.splitlines() if line.startswith("Received"))
-        return cpu, sent, float(received)
+        return cpu, bytes_on_links(self._network), float(received)
+
+
+def bytes_on_links(network: Network) -> float:
+    """That the bridge has received of all hosts."""
+    listed = subprocess.check_output([*network.switch, "cat", "/proc/net/dev"], text=True)
+    return sum(int(line.split()[1]) for line in listed.splitlines() if line.strip().startswith("to-"))
 
 
 # -- what hosts run
