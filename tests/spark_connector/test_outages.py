@@ -212,8 +212,10 @@ def test_a_real_database_that_is_away_heals_and_a_wrong_name_does_not() -> None:
         give_up(str(error))
 
     def failure(of: sqlalchemy.URL, query: str = "SELECT 1") -> Exception:
-        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught:
-            sqlalchemy.create_engine(of, poolclass=sqlalchemy.NullPool).connect().execute(sqlalchemy.text(query))
+        engine = sqlalchemy.create_engine(of, poolclass=sqlalchemy.NullPool)
+        # Left open, it would be closed, with an error to log, when Python collects garbage within another test.
+        with pytest.raises(sqlalchemy.exc.DBAPIError) as caught, engine.connect() as connection:
+            connection.execute(sqlalchemy.text(query))
         return caught.value
 
     assert not heals_by_waiting(failure(url.set(database="nope")))
