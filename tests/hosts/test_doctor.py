@@ -68,6 +68,7 @@ def test_each_fault_has_a_line_that_names_its_host(network: Network, tmp_path: P
 
     with network.cut_between(late, broker):
         found = doctor(HOME / "lake")
+    assert "executors 3 hosts, 2 of them answered" in found, found
     assert found["executors 3 hosts, 2 of them answered"].startswith("error")
     assert found["executor pathless"] == f"error: Spark cannot start {_PYTHON} there: No such file or directory"
     assert found["executor bare"].startswith("error: no pykafka 0.3.0 for ")

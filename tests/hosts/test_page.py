@@ -31,6 +31,8 @@ SERVERS = {
 """What begins a server's command → what it says when it is there."""
 REMEMBERED = re.compile(r"^(?:export |set -a).*\n", re.MULTILINE)
 """Lines that change the environment of a terminal for what is typed later."""
+_WARN_APART = "-Xlog:disable -Xlog:all=warning:stderr"
+"""Java's warnings are not among what a command prints."""
 BLANKS = re.compile(" {2,}")
 _PATIENCE_S = 600.0
 
@@ -81,7 +83,7 @@ class Site:
         begun = (
             f"cd {HOME}\n"
             f"export PATH={self._programs}:$PATH SPARK_HOME={home.environment()['SPARK_HOME']}\n"
-            f'export JAVA_TOOL_OPTIONS="$JAVA_TOOL_OPTIONS {home.java_flags}"\n'
+            f'export JAVA_TOOL_OPTIONS="$JAVA_TOOL_OPTIONS {home.java_flags} {_WARN_APART}"\n'
         )
         return ["bash", "-euo", "pipefail", "-c", begun + self._typed.get(host, "") + text]
 

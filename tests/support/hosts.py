@@ -23,7 +23,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.requirements import Unavailable
-from tests.support.spark_home import shared_spark_home
 from tests.support.waiting import eventually
 
 HOME = Path("/srv")
@@ -315,14 +314,11 @@ def start_worker(
 
 
 def _spark_class(name: str) -> list[str]:
-    home = shared_spark_home()
-    variables = {
-        "SPARK_HOME": home.environment()["SPARK_HOME"],
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": home.java_flags,
-    }
-    program = str(Path(variables["SPARK_HOME"]) / "bin" / "spark-class")
-    return ["env", *(f"{variable}={value}" for variable, value in variables.items()), program, name]
+    """Of the installed Spark, whose own PySpark serves executors on hosts that have none."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    return ["env", f"SPARK_HOME={home}", "SPARK_DAEMON_MEMORY=256m", str(home / "bin" / "spark-class"), name]
 
 
 def _hold(prepare: str) -> subprocess.Popen[bytes]:
