@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
@@ -67,6 +68,15 @@ def in_parts(storage: Storage) -> None:
     without_commits(storage, table.version())
 
 
+def without_column(storage: Storage) -> None:
+    """A checkpoint of a writer that leaves out the columns of actions that the table does not have."""
+    table = DeltaTable(storage.url)
+    table.create_checkpoint()
+    log = Path(storage.url.removeprefix("file://")) / "_delta_log"
+    checkpoint = log / f"{table.version():020d}.checkpoint.parquet"
+    pq.write_table(pq.read_table(checkpoint).drop_columns("txn"), checkpoint)
+
+
 def without_commits(storage: Storage, version: int) -> None:
     for number in range(version):
         storage.remove(f"_delta_log/{number:020d}.json")
@@ -80,7 +90,7 @@ def expiring(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [None, without_first, in_parts, expiring], ids=lambda one: getattr(one, "__name__", "")
+    "change", [None, without_first, in_parts, without_column, expiring], ids=lambda one: getattr(one, "__name__", "")
 )
 def test_deltalake_agrees(delta: DeltaWorld, change: Callable[[Storage], Any] | None) -> None:
     set_offset(delta.output, delta.group, TopicPartition("t", 7), 5)
