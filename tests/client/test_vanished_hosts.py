@@ -113,6 +113,7 @@ def test_another_witness_is_asked_where_one_is_silent_too(
     three.silent.add(2)
     three.vanish(1, successor=3)
     eventually(lambda: not _is_alive(cluster, first))
+    assert three.asked[-1] == (3, ApiKey.METADATA)
 
 
 def test_metadata_come_from_another_broker_where_one_is_silent(three: SilentBrokers, cluster: Cluster) -> None:
@@ -221,6 +222,8 @@ def test_a_consumer_goes_to_the_new_leader(three: SilentBrokers) -> None:
         eventually(lambda: consumer.poll(0.05) == [] and (1, ApiKey.FETCH) in three.asked)
         three.vanish(1, successor=3)
         eventually(lambda: consumer.poll(0.05) == [] and (3, ApiKey.FETCH) in three.asked)
+    fetched_from = [who for who, what in three.asked if what is ApiKey.FETCH]
+    assert fetched_from == sorted(fetched_from)  # never again from the one that is gone
 
 
 def test_a_coordinator_that_has_gone_is_found_anew(three: SilentBrokers, cluster: Cluster) -> None:
@@ -244,6 +247,8 @@ def test_a_member_joins_at_the_new_coordinator(three: SilentBrokers) -> None:
         three.slow.add(2)
         eventually(lambda: consumer.poll(0.05) == [] and (2, ApiKey.JOIN_GROUP) in three.asked)
         three.silent.add(2)
+    joined_at = [who for who, what in three.asked if what is ApiKey.JOIN_GROUP]
+    assert joined_at == sorted(joined_at)
 
 
 def test_a_first_address_that_is_silent_does_not_hold_up_the_others(three: SilentBrokers) -> None:

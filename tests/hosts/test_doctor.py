@@ -5,28 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.hosts import HOME, PYKAFKA, Host, Network, start_broker, start_master, start_worker, start_zookeeper
-from tests.support.requirements import Unavailable, give_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _AHEAD_S = 90
 _PYTHON = HOME / "python"
 """On each host another one, as PYSPARK_PYTHON names it."""
-
-
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
-    try:
-        with Network(tmp_path) as network:
-            yield network
-    except Unavailable as missing:
-        give_up(str(missing))
 
 
 def give_python(host: Host, command: str) -> None:

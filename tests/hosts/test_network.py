@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.hosts import HOME, Host, Network, start_broker, start_master, start_worker, start_zookeeper
-from tests.support.requirements import Unavailable, give_up
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
-    try:
-        with Network(tmp_path) as network:
-            yield network
-    except Unavailable as missing:
-        give_up(str(missing))
 
 
 def test_hosts_have_names_and_disks_of_their_own(network: Network) -> None:

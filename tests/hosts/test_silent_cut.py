@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.hosts import Network, Server, start_broker, start_zookeeper
 from tests.support.pauses import pause
-from tests.support.requirements import Unavailable, give_up
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -30,15 +28,6 @@ REPLICATED = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.num.partitions": "6",
 }
-
-
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
-    try:
-        with Network(tmp_path) as network:
-            yield network
-    except Unavailable as missing:
-        give_up(str(missing))
 
 
 def times(server: Server) -> list[float]:
