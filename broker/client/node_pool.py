@@ -172,6 +172,13 @@ class NodePool:
             if self._closed:
                 connection.close()
             self._refuse_when_closed()
+            kept = self._connections.get(id_)
+            if kept is not None and kept.usable and (kept.host, kept.port) == (connection.host, connection.port):
+                # Made known meanwhile by adopt_bootstrap: somebody may be using that one, and nobody this one.
+                connection.close()
+                return kept
+            if kept is not None:
+                kept.close()
             self._connections[id_] = connection
             return connection
 
