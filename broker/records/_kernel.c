@@ -16,6 +16,7 @@ static PyMethodDef methods[] = {
     {"count_headers", count_headers, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
     {"decode_avro", decode_avro, METH_VARARGS, NULL},
+    {"decode_json", decode_json, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},
     {"json_objects", json_objects, METH_VARARGS, NULL},
     {"partitions", partitions, METH_VARARGS, NULL},

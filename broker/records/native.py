@@ -26,7 +26,7 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
-KERNEL_VERSION: Final = 7
+KERNEL_VERSION: Final = 8
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
@@ -39,6 +39,23 @@ NOT_BUILT: Final = (
 )
 
 logger = logging.getLogger(__name__)
+
+
+class ColumnsDecoder(Protocol):
+    """Of values, row by row; see `decode_columns` of `_kernel_columns.c`."""
+
+    def __call__(
+        self,
+        code: Buffer,
+        columns: Buffer,
+        state: Buffer,
+        buffers: list[list[Buffer | None]],
+        values: BinaryColumn,
+        rows: int,
+        begin: int,
+        refused: Buffer,
+        /,
+    ) -> int: ...
 
 
 class Kernel(Protocol):
@@ -71,18 +88,8 @@ class Kernel(Protocol):
         /,
     ) -> tuple[list[bytes], bytes]: ...
 
-    def decode_avro(
-        self,
-        code: Buffer,
-        columns: Buffer,
-        state: Buffer,
-        buffers: list[list[Buffer | None]],
-        values: BinaryColumn,
-        rows: int,
-        begin: int,
-        refused: Buffer,
-        /,
-    ) -> int: ...
+    decode_avro: ColumnsDecoder
+    decode_json: ColumnsDecoder
 
     def json_objects(
         self,

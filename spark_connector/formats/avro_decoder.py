@@ -15,17 +15,17 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from broker.errors import ConfigError
 from broker.records import native
-from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
+from spark_connector.formats.avro_batches import BatchProgram
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import Field, parse_avro
 from spark_connector.formats.frames import Group, Key, SchemaId, decoded_by_schema
+from spark_connector.formats.kernel_columns import NotByColumns, with_refused
 from spark_connector.formats.schema_registry import UNASKED, AvroSchemas, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import AvroSchema
@@ -119,17 +119,7 @@ class AvroDecoder:
         if batch is None or native.kernel is None:
             return one_by_one(values, self.type, one)
         column, refused = batch.decode(native.kernel, values, begin)
-        if not len(refused):
-            return Decoded(column)
-        bad = dict.fromkeys((~refused[refused < 0]).tolist(), _TOO_LARGE)
-        refused = refused[refused >= 0]
-        again = one_by_one(values.take(pa.array(refused)), self.type, one)
-        bad = dict(sorted({**bad, **{int(refused[row]): why for row, why in again.bad.items()}}.items()))
-        if len(again.bad) == len(refused):
-            return Decoded(column, bad)
-        places = np.arange(len(values))
-        places[refused] = len(values) + np.arange(len(refused))
-        return Decoded(pa.concat_arrays([column, again.column]).take(pa.array(places)), bad)
+        return with_refused(column, refused, values, one, _TOO_LARGE)
 
 
 @functools.lru_cache(maxsize=512)

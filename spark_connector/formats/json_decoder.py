@@ -1,4 +1,4 @@
-"""JSON objects to a struct column: pyarrow's reader for whole columns, Python's parser for the values it cannot read.
+"""JSON objects to a struct column: by the kernel, and by Python's parser the values that it does not read.
 
 The semantics are those of Spark's from_json: missing fields are null, unknown fields are ignored, the last of two equal
 names counts, and an empty or blank value is a null row. For a STRING field, booleans, objects and numbers are taken as
@@ -6,31 +6,25 @@ their text (numbers as written, where from_json formats them). A field of anothe
 nulls only that field), and so does a value that is not exactly one object in strict JSON (from_json accepts single
 quotes and ignores what follows the object).
 
-Values are joined by line feeds for pyarrow, and each result must belong to its value whatever the value holds. That is
-certain if each value begins with `{`, ends with `}`, and has after any `}` only `,`, `]` or `}`. Then a value is at
-most one object, and no value can end inside an object, because neither a line feed in a string nor `{` after `}` is
-JSON. All other values are parsed one by one. (Arrow 26 also crashes on a bare `null` between objects.)
+The C kernel decodes whole batches (json_batches.py). Values that it refuses, and all where there is no kernel, are
+parsed one by one, many times slower.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json
 
 from broker.errors import ConfigError
+from broker.records import native
 from spark_connector.formats.frames import Group, decoded_by_schema
+from spark_connector.formats.json_batches import JsonProgram
+from spark_connector.formats.kernel_columns import with_refused
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
-from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
-from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
-
-_BEGINS: Final = r"\A[ \t\r\n]*\{"
-_ENDS: Final = r"\}[ \t\r\n]*\z"
-_GOES_ON: Final = r"\}[ \t\r\n]*[^,\]} \t\r\n]"
+from spark_connector.formats.text_casts import fit_decimal, fit_float, fit_integer, parse_text
+from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 
 
 class JsonDecoder:
@@ -40,51 +34,19 @@ class JsonDecoder:
         if not pa.types.is_struct(kind):
             raise ConfigError(f"JSON values need a schema of fields like 'a INT, b STRING', not {kind}")
         self.type = kind
-        self._wire = _wire_type(kind)
+        self._program = JsonProgram(kind)
 
-    def decode(self, values: pa.Array) -> Decoded:
-        return skipping_nulls(values, self._decode)
+    def decode(self, values: pa.Array, begin: int = 0) -> Decoded:
+        """`begin`: of the JSON in each value."""
 
-    def _decode(self, values: pa.Array) -> Decoded:
-        if self._wire is None:
-            return one_by_one(values, self.type, self._one)
-        return in_two_ways(values, _odd(values), self.type, self._whole, self._one)
+        def one(raw: bytes) -> Any:
+            return self._one(raw[begin:])
 
-    def _whole(self, values: pa.Array) -> pa.Array | None:
-        try:
-            column = _convert(self._read(values), self.type)
-            column.validate(full=True)
-        except (pa.ArrowException, UnicodeDecodeError):
-            return None
-        return column if len(column) == len(values) else None
-
-    def _read(self, values: pa.Array) -> pa.Array:
-        values.cast(pa.string())  # Arrow does not check the UTF-8 of names and ignored fields
-        text = as_lines(values)
-        assert self._wire is not None
-        table = pyarrow.json.read_json(
-            pa.BufferReader(text),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=text.size + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=pa.schema(list(self._wire)), unexpected_field_behavior="ignore"
-            ),
-        )
-        struct = table.to_struct_array()
-        return pa.concat_arrays(struct.chunks) if isinstance(struct, pa.ChunkedArray) else struct
+        if native.kernel is None:
+            return one_by_one(values, self.type, one)
+        return with_refused(*self._program.decode(native.kernel, values, begin), values, one)
 
     def _one(self, raw: bytes) -> Any:
-        try:
-            return self._by_hand(raw)
-        except BadValue:
-            # Python fails on deep nesting and thousands of digits, while pyarrow ignores them in unknown fields. So a
-            # value that is good among good values must also be good next to a bad one.
-            alone = pa.array([raw], pa.binary())
-            column = self._whole(alone) if self._wire is not None and not _odd(alone)[0].as_py() else None
-            if column is None:
-                raise
-            return column[0].as_py()
-
-    def _by_hand(self, raw: bytes) -> Any:
         if not raw.strip(b" \t\r\n"):
             return None
         if raw[0] == 0:
@@ -130,45 +92,7 @@ class FramedJson:
                 self._registry.check_json(group.schema.key)
             except UnknownSchema as error:
                 return f"{group.schema.name}: {error}"
-        return self._json.decode(group.data())
-
-
-def _odd(values: pa.Array) -> pa.Array:
-    """A mask of the values that must not be read together with others."""
-    begins, ends = pc.starts_with(values, "{"), pc.ends_with(values, "}")
-    if not pc.all(pc.and_(begins, ends)).as_py():
-        begins, ends = pc.match_substring_regex(values, _BEGINS), pc.match_substring_regex(values, _ENDS)
-    return pc.invert(pc.and_not(pc.and_(begins, ends), pc.match_substring_regex(values, _GOES_ON)))
-
-
-def _wire_type(kind: pa.DataType) -> pa.DataType | None:
-    """The type to request from pyarrow's reader; None if the reader cannot deliver `kind`."""
-    if pa.types.is_struct(kind):
-        kinds = [_wire_type(one.type) for one in kind]
-        if any(one is None for one in kinds):
-            return None
-        return pa.struct([(one.name, wire) for one, wire in zip(kind, kinds, strict=True)])
-    if pa.types.is_list(kind):
-        item = _wire_type(kind.value_type)
-        return None if item is None else pa.list_(item)
-    if pa.types.is_map(kind) or pa.types.is_binary(kind):
-        return None
-    return pa.string() if pa.types.is_temporal(kind) else kind
-
-
-def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert `column` from the wire type of `kind` to `kind`. Raises ArrowInvalid."""
-    if column.type == kind:
-        return column
-    if pa.types.is_struct(kind):
-        children = [_convert(child, one.type) for child, one in zip(column.flatten(), kind, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
-    if pa.types.is_list(kind):
-        items = _convert(column.flatten(), kind.value_type)
-        lengths = pc.fill_null(pc.list_value_length(column), 0)
-        offsets = np.concatenate(([0], np.cumsum(lengths.to_numpy()))).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=column.is_null())
-    return cast_texts(column, kind)
+        return self._json.decode(group.values, 0 if group.schema is None else group.schema.begin)
 
 
 class _Number(float):

@@ -292,7 +292,7 @@ def test_the_buffer_that_is_too_small_is_told(kernel: Kernel) -> None:
         ([21, 0, 0, 1, 5, 4, 1, 0, 0], [(7, 2), (3, 2)], "none of its node"),
         ([21, 0, 0, 1, 5, 4, 1, 0, 0], [(7, 3), (3, 2), (3, 3)], "none of its node"),
         (LONG_CODE, [], "no column"),
-        (LONG_CODE, [(8, 1)], "no kind"),
+        (LONG_CODE, [(10, 1)], "no kind"),
         (LONG_CODE, [(3, 2)], "no kind"),
         (LONG_CODE, [(3, 0)], "no kind"),
         (LONG_CODE, [(7, 1)], "children that it cannot have"),
