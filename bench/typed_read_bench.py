@@ -5,7 +5,7 @@ memory. Each way materialises all fields of all rows. Avro is in Confluent's wir
 hand before `from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names. With the
 jars of Spark's own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
 
-`run_decoder` measures a decoder of Avro alone, with the kernel and without.
+`run_decoder` measures the decoders alone, with the kernel and without.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.records.compression import Codec
 from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.json_decoder import JsonDecoder
+from spark_connector.formats.schema_text import parse_ddl
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.codec_choice import in_turn
 from tests.support.schema_registry import schema_registry
@@ -158,16 +160,18 @@ def _spark_cpu() -> float:
 
 
 def run_decoder(scale: float = 1.0) -> Iterator[Row]:
-    """Values per CPU second of a decoder in this process, with 5,000 values in a batch; the best of some rounds."""
-    values = avro_values(b"")[:5000]
-    decoder = AvroDecoder(AvroSchema(json.dumps(SCHEMA)))
-    for implementation in in_turn():
-        best = float("inf")
-        for _ in range(max(2, int(20 * scale))):
-            start = time.process_time()
-            decoder.decode(values)
-            best = min(best, time.process_time() - start)
-        yield Row(f"avro, {implementation}", len(values) / best, "values/s")
+    """Values per CPU second of decoders in this process, with 5,000 values in a batch; the best of some rounds."""
+    for name, values, decoder in (
+        ("avro", avro_values(b"")[:5000], AvroDecoder(AvroSchema(json.dumps(SCHEMA)))),
+        ("json", json_values()[:5000], JsonDecoder(parse_ddl(DDL))),
+    ):
+        for implementation in in_turn():
+            best = float("inf")
+            for _ in range(max(2, int(20 * scale))):
+                start = time.process_time()
+                decoder.decode(values)
+                best = min(best, time.process_time() - start)
+            yield Row(f"{name}, {implementation}", len(values) / best, "values/s")
 
 
 @functools.cache

@@ -167,17 +167,20 @@ enum { MOST_DIGITS = 19, FAR = 10000 };
 typedef struct {
     bytes_at from, end;
     uint64_t digits;
-    int64_t exponent;
-    int count; /* digits without leading zeros; not above FAR */
+    int64_t exponent, count; /* of digits without leading zeros */
     int is_negative, is_whole, has_exponent;
 } number_t;
 
 static inline bytes_at take_digits(bytes_at p, bytes_at end, number_t *n)
 {
-    for (; p < end && (uint8_t)(*p - '0') <= 9; p++) {
-        n->digits = n->digits * 10 + (uint64_t)(*p - '0'); /* too many wrap around, and are not used */
-        n->count += n->count < FAR && (n->digits != 0 || n->count > 0);
-    }
+    uint64_t digits = n->digits;
+    while (n->count == 0 && p < end && *p == '0')
+        p++;
+    bytes_at first = p;
+    for (; p < end && (uint8_t)(*p - '0') <= 9; p++)
+        digits = digits * 10 + (uint64_t)(*p - '0'); /* too many wrap around, and are not used */
+    n->digits = digits;
+    n->count += p - first;
     return p;
 }
 

@@ -194,6 +194,6 @@ def test_programs_that_are_none_are_refused(
 ) -> None:
     state, refused = np.zeros(2 + 3 * len(columns), np.int64), np.zeros(1, np.int32)
     values = np.array([0, 2], np.int32), None, b"{}", 0
-    buffers = [[bytearray(8), bytearray(64), bytearray(64)] for _ in columns]
+    buffers: list[list[Any]] = [[bytearray(8), bytearray(64), bytearray(64)] for _ in columns]
     with pytest.raises(SystemError, match=why):
         kernel.decode_json(np.array(code), np.array(columns), state, buffers, values, 1, 0, refused)
