@@ -182,7 +182,7 @@ class _Reading:
             for one in left:
                 fetched = found.pop(one.tp, None)  # a second range of the partition is fetched next time
                 if fetched is not None and fetched.next_offset > one.from_offset:
-                    yield from self._decode(one, fetched)
+                    yield from self._decode(one, fetched, consume=True)
                     progress, one = True, replace(one, from_offset=min(fetched.next_offset, one.until_offset))
                 if one.size:
                     still.append(one)
@@ -233,9 +233,9 @@ class _Reading:
 
         return planned is None or has_id(self._cluster.topic(topic, has_id))
 
-    def _decode(self, planned: OffsetRange, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-        check_crcs = self._options.client.check_crcs
-        return decode_fetched(self._maker(planned.tp), planned, fetched, planned.from_offset, check_crcs=check_crcs)
+    def _decode(self, planned: OffsetRange, fetched: Fetched, *, consume: bool = False) -> Iterator[pa.RecordBatch]:
+        which = self._maker(planned.tp), planned, fetched, planned.from_offset
+        return decode_fetched(*which, check_crcs=self._options.client.check_crcs, consume=consume)
 
     def _maker(self, tp: TopicPartition) -> BatchMaker:
         """Makes the Arrow batches of this read from decoded columns. Raises ConfigError."""

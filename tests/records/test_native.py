@@ -183,11 +183,11 @@ def test_a_batch_outside_of_its_chunk_is_refused(kernel: Kernel) -> None:
 @needs_kernel
 @pytest.mark.skipif(not native.crc_in_kernel(), reason="the processor has no instruction for CRC-32C")
 def test_a_pass_over_a_chunk_stays_within_its_buffers(kernel: Kernel) -> None:
-    def decode(chunk: bytes | bytearray, rows: int = 1, *, place: bool = False, last: int = 0, **given: int) -> None:
+    def decode(chunk: bytes | bytearray, rows: int = 1, *, place: int = 0, last: int = 0, **given: int) -> None:
         names = ("edges", "validity", "data", "v1", "v2", "v3", "offset", "time", "kind")
         buffers = [bytearray(given[name]) if name in given else None for name in names]
         headers = [bytearray(last)] * 7 if last else [None] * 7
-        kernel.decode_plain(chunk, 0, 1 << 62, True, rows, place, (*buffers, *headers))
+        kernel.decode_plain(chunk, 0, 1 << 62, True, rows, bool(place), (*buffers, *headers))
 
     assert kernel.plain_rows(ONE, 0, 1 << 62) == (1, 0)
     decode(ONE, edges=8, validity=1, data=3)
