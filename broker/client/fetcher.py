@@ -33,6 +33,11 @@ from broker.records.batch import find_last_batch, parse_header
 
 _LONGEST_WAIT_S: Final = 5.0
 
+_MARGIN: Final = 1.25
+_SLACK_BYTES: Final = 64 << 10
+"""How much more is asked for than a range needs if its records are as large as those before. What then is missing takes
+a further request; what is too much, the network for nothing."""
+
 
 class Fetched(NamedTuple):
     """The result of a fetch. `next_offset` follows the last whole batch: fetch there next."""
@@ -78,22 +83,26 @@ class Fetcher(AutoCloseable):
         self._node: Node | None = None
         self._asked: FetchFrom | None = None
         self._reached = Position(-1, NO_EPOCH)
+        self._bytes_per_offset: float | None = None  # in the last answer with records
         self.throttled_until = 0.0
         """The end of the last throttle time (monotonic), in which no records come."""
 
-    def fetch(self, offset: int, *, timeout_s: float | None = None) -> Fetched:
+    def fetch(self, offset: int, *, until: int | None = None, timeout_s: float | None = None) -> Fetched:
         """The batches from the one with `offset` on; none when there is nothing new within `max_wait_ms`.
+
+        `until`: what follows this offset is not wanted. Once the size of records is known, no more is asked for than
+        they should need, but the answer may hold more, or less.
 
         Raises BrokerError `offset_out_of_range` when the log does not have `offset` any more, or not yet, and
         UnknownTopic when the partition was deleted. Retriable errors are retried for `timeout_s`
         (`default.api.timeout.ms`) first.
         """
-        return self.cluster.retrying(lambda: self._fetch_once(offset), timeout_s=timeout_s)
+        return self.cluster.retrying(lambda: self._fetch_once(offset, until), timeout_s=timeout_s)
 
-    def prefetch(self, offset: int) -> None:
+    def prefetch(self, offset: int, *, until: int | None = None) -> None:
         """Send the request for `offset` without waiting: the next `fetch(offset)` takes the response."""
         try:
-            self._ask(offset)
+            self._ask(offset, until)
         except PykafkaError:
             self.close()  # the fetch tries again, and raises the error
 
@@ -103,12 +112,12 @@ class Fetcher(AutoCloseable):
         if connection is not None:
             connection.close()
 
-    def _fetch_once(self, offset: int) -> Fetched:
+    def _fetch_once(self, offset: int, until: int | None) -> Fetched:
         replicas = self.cluster.read_replicas
         while True:
             try:
                 if self._asked is None or self._asked.offset != offset:
-                    self._ask(offset)
+                    self._ask(offset, until)
                 asked = self._asked
                 partition = self._receive()
                 if partition is None:
@@ -126,16 +135,28 @@ class Fetcher(AutoCloseable):
         assert asked is not None
         fetched = _fetched(partition, offset)
         self._reached = Position(fetched.next_offset, asked.leader_epoch)
+        if fetched.next_offset > offset:
+            self._bytes_per_offset = len(fetched.records) / (fetched.next_offset - offset)
         return fetched
 
-    def _ask(self, offset: int) -> None:
+    def _ask(self, offset: int, until: int | None) -> None:
         connection = self._connect()
         wanted = FetchFrom.at(self.cluster, self.tp, offset)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
             for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
                 raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
-        send_fetch(connection, self._limits, [wanted], rack=self.cluster.read_replicas.rack_for([self.tp]))
+        send_fetch(
+            connection, self._limits_of(offset, until), [wanted], rack=self.cluster.read_replicas.rack_for([self.tp])
+        )
         self._asked = wanted
+
+    def _limits_of(self, offset: int, until: int | None) -> FetchLimits:
+        """No less than `fetch.min.bytes`, for which a broker would wait in vain."""
+        if until is None or self._bytes_per_offset is None:
+            return self._limits
+        needed = int((until - offset) * self._bytes_per_offset * _MARGIN) + _SLACK_BYTES
+        needed = max(needed, self._limits.min_bytes)
+        return self._limits._replace(partition_bytes=min(self._limits.partition_bytes, needed))
 
     def _receive(self) -> FetchedPartition | None:
         """The answer; None if the client's quota is exceeded, for which brokers answer with no partition."""
@@ -191,7 +212,7 @@ class FetchStream:
     def __iter__(self) -> Iterator[Fetched]:
         progress = time.monotonic()
         while self._end is None or self._position < self._end:
-            fetched = self._fetcher.fetch(self._position)
+            fetched = self._fetcher.fetch(self._position, until=self._end)
             if fetched.next_offset > self._position or self._position < fetched.last_stable_offset:
                 progress = time.monotonic()  # or there are records, which the broker has to get from its archive
             if fetched.next_offset <= self._position and self._end is not None:
@@ -199,7 +220,7 @@ class FetchStream:
                 continue
             self._position = fetched.next_offset
             if self._end is None or self._position < self._end:
-                self._fetcher.prefetch(self._position)
+                self._fetcher.prefetch(self._position, until=self._end)
             yield fetched
 
     def _check_progress(self, progress: float, fetched: Fetched) -> None:

@@ -26,10 +26,13 @@ static PyMethodDef methods[] = {
 
 #ifdef CRC_BY_CPU
 static PyMethodDef checksum_methods[] = {
-    {"first_bad_crc", first_bad_crc, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+    {"decode_plain", decode_plain, METH_VARARGS, NULL},
+    {"first_bad_crc", first_bad_crc, METH_VARARGS, NULL},
+    {"plain_rows", plain_rows, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
 #endif
 
-/* first_bad_crc is there only where the processor has the instruction; so is encode's `framed`. */
+/* These are there only where the processor has the instruction for checksums; so is encode's `framed`. */
 static int execute(PyObject *module)
 {
     if (PyModule_AddIntConstant(module, "VERSION", KERNEL_VERSION) < 0)

@@ -114,7 +114,8 @@ static inline int is_utf8(bytes_at p, int64_t size)
 
 #define BLOCK 32
 
-/* Copies in blocks where both sides have room for a whole last one: fields are short, and memcpy is a call. */
+/* Copies in blocks where both sides have room for a whole last one: fields are short, and memmove is a call. `to` may lie
+ * in the same memory as `from`, at least a block before it. */
 static inline void copy(uint8_t *to, const uint8_t *to_end, bytes_at from, bytes_at from_end, int64_t length)
 {
     if (length <= 8 * BLOCK && to_end - to >= length + BLOCK && from_end - from >= length + BLOCK) {
@@ -122,7 +123,7 @@ static inline void copy(uint8_t *to, const uint8_t *to_end, bytes_at from, bytes
             memcpy(to + i, from + i, BLOCK);
     }
     else if (length > 0)
-        memcpy(to, from, (size_t)length);
+        memmove(to, from, (size_t)length);
 }
 
 /* ---- buffers of the caller -------------------------------------------------------------------------------- */
@@ -190,11 +191,13 @@ PyObject *check_records(PyObject *module, PyObject *args);
 PyObject *first_bad_crc(PyObject *module, PyObject *args);
 PyObject *count_headers(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);
+PyObject *decode_plain(PyObject *module, PyObject *args);
 PyObject *decode_avro(PyObject *module, PyObject *args);
 PyObject *decode_json(PyObject *module, PyObject *args);
 PyObject *encode(PyObject *module, PyObject *args);
 PyObject *json_objects(PyObject *module, PyObject *args);
 PyObject *partitions(PyObject *module, PyObject *args);
+PyObject *plain_rows(PyObject *module, PyObject *args);
 PyObject *protobuf_decode(PyObject *module, PyObject *args);
 PyObject *protobuf_encode(PyObject *module, PyObject *args);
 

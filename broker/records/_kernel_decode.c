@@ -332,3 +332,153 @@ PyObject *decode(PyObject *module, PyObject *args)
     PyMem_Free(parts);
     return result;
 }
+
+/* ---- a fetch of uncompressed batches, in one pass ----------------------------------------------------------- */
+
+#ifdef CRC_BY_CPU
+/* The position of the first batch whose checksum is wrong, or -1. */
+static int64_t bad_crc(const Py_buffer *chunk, int64_t lines[][SECTION_WIDTH], int count)
+{
+    bytes_at at[LANES];
+    int64_t size[LANES];
+    uint32_t found[LANES];
+    for (int i = 0; i < count; i++) {
+        at[i] = (bytes_at)chunk->buf + lines[i][START] - HEADER_SIZE + CHECKED;
+        size[i] = lines[i][END] - lines[i][START] + HEADER_SIZE - CHECKED;
+    }
+    crc32c_lanes(at, size, count, found);
+    for (int i = 0; i < count; i++)
+        if (found[i] != (uint32_t)read_big(at[i] - CHECKED + CRC_POSITION, 4))
+            return lines[i][START] - HEADER_SIZE;
+    return -1;
+}
+
+
+/* The section of the batch at p, for batches as a producer sends them most: not compressed, no marker, records there,
+ * offsets after `before`. Returns its size, 0 where the chunk has no further whole batch, -1 for any other batch. */
+static int64_t plain_section(const Py_buffer *chunk, int64_t position, int64_t before, int64_t *line)
+{
+    enum { CODEC_AND_CONTROL = 0x27, STAMPED = 0x08, SMALLEST_RECORD = 7 };
+    bytes_at p = (bytes_at)chunk->buf + position;
+    if (chunk->len - position < HEADER_SIZE)
+        return 0;
+    int64_t size = LENGTH_END + (int64_t)(int32_t)read_big(p + 8, 4);
+    if (size < HEADER_SIZE)
+        return -1;
+    if (size > chunk->len - position)
+        return 0;
+    int attributes = (int)read_big(p + 21, 2);
+    int64_t last_delta = (int32_t)read_big(p + 23, 4);
+    line[PART] = 0;
+    line[START] = position + HEADER_SIZE;
+    line[END] = position + size;
+    line[RECORDS] = (int32_t)read_big(p + 57, 4);
+    line[FIRST_OFFSET] = (int64_t)read_big(p, 8);
+    line[FIRST_TIME] = (int64_t)read_big(p + 27, 8);
+    line[APPEND_TIME] = attributes & STAMPED ? (int64_t)read_big(p + 35, 8) : INT64_MIN;
+    if (p[16] != 2 || attributes & CODEC_AND_CONTROL || line[RECORDS] < 1 ||
+        line[RECORDS] > (size - HEADER_SIZE) / SMALLEST_RECORD || last_delta < 0 || line[FIRST_OFFSET] <= before ||
+        line[FIRST_OFFSET] > INT64_MAX - 1 - last_delta)
+        return -1;
+    line[LAST_OFFSET] = line[FIRST_OFFSET] + last_delta;
+    return size;
+}
+
+/* plain_rows(chunk, low, high) -> (records, last offset) of the batches with offsets in [low, high), or None where one
+ * of them, or one before, is not plain */
+PyObject *plain_rows(PyObject *module, PyObject *args)
+{
+    PyObject *chunk_object;
+    long long low, high;
+    Py_buffer chunk = {0};
+    if (!PyArg_ParseTuple(args, "OLL", &chunk_object, &low, &high))
+        return NULL;
+    if (take_buffer(chunk_object, &chunk, PyBUF_SIMPLE, 0) < 0)
+        return NULL;
+    int64_t line[SECTION_WIDTH], rows = 0, before = -1, position = 0, size;
+    Py_BEGIN_ALLOW_THREADS
+    while ((size = plain_section(&chunk, position, before, line)) > 0 && line[FIRST_OFFSET] < high) {
+        before = line[LAST_OFFSET];
+        rows += before >= low ? line[RECORDS] : 0;
+        position += size;
+    }
+    Py_END_ALLOW_THREADS
+    drop_buffers(&chunk, 1);
+    if (size < 0)
+        Py_RETURN_NONE;
+    return Py_BuildValue("LL", (long long)rows, (long long)before);
+}
+
+/* The records of the batches that plain_rows has counted, each batch while it is in the cache for its checksum.
+ * `in_place`: the values move down within the chunk, whose batches are of no use then; *data is where they begin.
+ * Returns what is wrong, or NULL; *bad is the position of a batch with a wrong checksum, which ends it, else -1. */
+static const char *decode_chunk(const Py_buffer *chunk, int check, int in_place, int64_t most, output_t *out, int64_t *data,
+                                int64_t *bad)
+{
+    int64_t lines[LANES][SECTION_WIDTH], before = -1, position = 0, size = 1;
+    for (int more = 1; more;) {
+        int found = 0;
+        while (found < LANES && more) {
+            size = plain_section(chunk, position, before, lines[found]);
+            more = size > 0 && lines[found][FIRST_OFFSET] < out->high;
+            if (more) {
+                before = lines[found][LAST_OFFSET];
+                position += size;
+                found += before >= out->low;
+            }
+        }
+        if (check && (*bad = bad_crc(chunk, lines, found)) >= 0)
+            return NULL;
+        for (int i = 0; i < found; i++) {
+            const char *wrong;
+            if (in_place && out->value.data == NULL) { /* a header before the first value, so that blocks never overlap */
+                *data = lines[i][START] - HEADER_SIZE;
+                out->value.data = (uint8_t *)chunk->buf + *data;
+                out->value.capacity = (chunk->len < INT32_MAX ? chunk->len : INT32_MAX) - *data;
+            }
+            if (lines[i][RECORDS] > most - out->rows)
+                return NO_ROOM;
+            if ((wrong = decode_section(chunk, lines[i], out, NULL)) != NULL)
+                return wrong;
+        }
+    }
+    return size < 0 ? NO_ROOM : NULL;
+}
+
+/* decode_plain(chunk, low, high, check, rows, in place, buffers) -> as decode, then where the values begin in the chunk,
+ * and the position of a batch with a wrong checksum, or -1
+ * For a chunk in which plain_rows has counted `rows`. buffers: as for decode, without those of headers; in place the
+ * buffer of the values' data may have any size. */
+PyObject *decode_plain(PyObject *module, PyObject *args)
+{
+    PyObject *chunk_object, *buffers, *result = NULL;
+    long long low, high, rows;
+    int check, in_place;
+    Py_buffer chunk = {0}, views[BUFFERS] = {{0}};
+    output_t out = {0};
+    if (!PyArg_ParseTuple(args, "OLLpLpO!", &chunk_object, &low, &high, &check, &rows, &in_place, &PyTuple_Type, &buffers))
+        return NULL;
+    if (take_buffer(chunk_object, &chunk, in_place ? PyBUF_WRITABLE : PyBUF_SIMPLE, 0) == 0 &&
+        (rows >= 0 && rows <= chunk.len ? 0 : misused("more records than bytes")) == 0 &&
+        open_output(buffers, rows, views, &out) == 0) {
+        const char *wrong;
+        int64_t data = 0, bad = -1;
+        out.low = low;
+        out.high = high;
+        if (in_place && out.value.wanted)
+            out.value.data = NULL;
+        Py_BEGIN_ALLOW_THREADS
+        wrong = out.header_key.wanted ? NO_ROOM
+                                      : decode_chunk(&chunk, check, in_place && out.value.wanted, rows, &out, &data, &bad);
+        Py_END_ALLOW_THREADS
+        if (wrong != NULL)
+            PyErr_SetString(wrong == NO_ROOM ? PyExc_SystemError : PyExc_ValueError, wrong);
+        else
+            result = Py_BuildValue("LLLLLLL", (long long)out.rows, (long long)out.key.used, (long long)out.key.nulls,
+                                   (long long)out.value.used, (long long)out.value.nulls, (long long)data, (long long)bad);
+    }
+    drop_buffers(views, BUFFERS);
+    drop_buffers(&chunk, 1);
+    return result;
+}
+#endif

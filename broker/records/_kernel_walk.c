@@ -5,7 +5,7 @@
 
 enum { POSITION, SIZE, BASE_OFFSET, LAST_DELTA, COUNT, ATTRIBUTES, BASE_TIME, MAX_TIME, PRODUCER, MAGIC, CRC, HEADER_WIDTH };
 
-/* scan(chunk, rows | None) -> (batches, position of a length that no batch can have, or -1)
+/* scan(chunk, rows | None) -> (batches, position of a length that no batch can have, or -1, position of the last batch)
  * With rows, an int64 matrix of that many lines, the headers are written to it. */
 PyObject *scan(PyObject *module, PyObject *args)
 {
@@ -18,7 +18,7 @@ PyObject *scan(PyObject *module, PyObject *args)
         take_buffer(rows_object, &views[1], PyBUF_WRITABLE, 0) < 0)
         goto done;
     bytes_at data = views[0].buf;
-    int64_t *row = views[1].buf, length = views[0].len, position = 0, count = 0, wrong = -1;
+    int64_t *row = views[1].buf, length = views[0].len, position = 0, count = 0, wrong = -1, last = 0;
     int64_t room = row == NULL ? INT64_MAX : views[1].len / (HEADER_WIDTH * 8);
     Py_BEGIN_ALLOW_THREADS
     while (length - position >= HEADER_SIZE && count < room) {
@@ -44,11 +44,12 @@ PyObject *scan(PyObject *module, PyObject *args)
             row[COUNT] = (int32_t)read_big(p + 57, 4);
             row += HEADER_WIDTH;
         }
+        last = position;
         position += size;
         count++;
     }
     Py_END_ALLOW_THREADS
-    result = Py_BuildValue("LL", (long long)count, (long long)wrong);
+    result = Py_BuildValue("LLL", (long long)count, (long long)wrong, (long long)last);
 done:
     drop_buffers(views, 2);
     return result;

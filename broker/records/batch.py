@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.errors import CorruptBatch
+from broker.records import native
 from broker.records.crc32c import crc32c
 
 Buffer = bytes | bytearray | memoryview
@@ -161,8 +162,14 @@ def _other_format(magic: int) -> CorruptBatch:
 def find_last_batch(buffer: Buffer) -> tuple[int, int]:
     """(position of the last whole batch, number of whole batches); (0, 0) without one.
 
-    Reads only the lengths, at a quarter of the cost of `walk_batches`. Raises CorruptBatch as that does.
+    Reads only the lengths, at a quarter of the cost of `walk_batches`, and less with the kernel. Raises CorruptBatch as
+    that does.
     """
+    if native.kernel is not None:
+        count, wrong, last = native.kernel.scan(buffer, None)
+        if wrong >= 0:
+            raise _impossible(buffer, wrong, _LENGTH.unpack_from(buffer, wrong + 8)[0])
+        return last, count
     position, last, count, end = 0, 0, 0, len(buffer)
     while end - position >= HEADER_SIZE:
         length = _LENGTH.unpack_from(buffer, position + 8)[0]

@@ -7,8 +7,8 @@ reads the records and pyarrow makes arrays of them, block by block, so that few 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from broker.errors import CorruptBatch
 from broker.records import native
-from broker.records.batch import Buffer
+from broker.records.batch import Buffer, parse_header, verify_batch
 from broker.records.native import Kernel
 from broker.records.record import record_blocks
 from broker.records.record_sections import DecodeOptions, Fact, Int64s, Sections, read_sections
@@ -58,6 +58,8 @@ class Columns:
     """length of the columns, even if none was requested"""
     next_offset: int
     """where to continue: after the last batch read, even if its records were skipped"""
+    exhausted: bool
+    """whether no batch of the range is left in the chunk"""
 
     def timestamp_us(self) -> pa.Array:
         """The timestamps as Spark takes them: timestamp[us, UTC]. Raises OverflowError where one does not fit."""
@@ -80,6 +82,10 @@ class Columns:
 
 def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
     """See `columns.decode_columns`."""
+    if native.kernel is not None and native.crc_in_kernel():
+        columns = _decode_chunk(native.kernel, chunk, options)
+        if columns is not None:
+            return columns
     sections = read_sections(chunk, options)
     if native.kernel is None or len(sections) == 0:
         return _decode_plainly(sections, options)
@@ -106,13 +112,15 @@ def _decode_plainly(sections: Sections, options: DecodeOptions) -> Columns:
         name: None if name not in wanted else pa.concat_arrays(made[name] or [pa.array([], kind)])
         for name, kind in _TYPES.items()
     }
-    return Columns(**columns, num_rows=rows, next_offset=sections.next_offset)
+    return Columns(**columns, num_rows=rows, next_offset=sections.next_offset, exhausted=sections.exhausted)
 
 
 T = TypeVar("T")
 
 _MOST_BYTES: Final = 2**31 - 1
 """The most that Arrow's 32-bit offsets can address."""
+
+_NO_HEADERS: Final = (None,) * 7
 
 _SLACK: Final = 64
 """Room after the last field, because the kernel copies short fields in blocks."""
@@ -132,6 +140,30 @@ def _reserve_lists(rows: int, wanted: bool) -> tuple[pa.Buffer | None, pa.Buffer
     return _reserve(4 * (rows + 1), wanted), _reserve((rows + 7) // 8, wanted)
 
 
+def _reserve_fields(rows: int, size: int, wanted: frozenset[str], value_size: int) -> tuple[pa.Buffer | None, ...]:
+    """The kernel's buffers of all fields but headers, for keys of `size` bytes and values of `value_size`."""
+    key = *_reserve_lists(rows, "key" in wanted), _reserve(size, "key" in wanted)
+    value = *_reserve_lists(rows, "value" in wanted), _reserve(value_size, "value" in wanted)
+    offset, timestamp = (_reserve(8 * rows, name in wanted) for name in ("offset", "timestamp"))
+    return *key, *value, offset, timestamp, _reserve(4 * rows, "timestamp_type" in wanted)
+
+
+def _columns(found: Sequence[int], buffers: Sequence[pa.Buffer | None], next_offset: int, exhausted: bool) -> Columns:
+    """Of the buffers of `_reserve_fields`, as the kernel has filled them, without headers."""
+    count, key_size, key_nulls, value_size, value_nulls = found
+    return Columns(
+        key=_binary(count, buffers[:3], key_size, key_nulls),
+        value=_binary(count, buffers[3:6], value_size, value_nulls),
+        offset=_numbers(pa.int64(), count, buffers[6]),
+        timestamp=_numbers(pa.int64(), count, buffers[7]),
+        timestamp_type=_numbers(pa.int32(), count, buffers[8]),
+        headers=None,
+        num_rows=count,
+        next_offset=next_offset,
+        exhausted=exhausted,
+    )
+
+
 def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Columns:
     """The records of at least one section. Raises CorruptBatch."""
     parts, facts, wanted = sections.parts, sections.facts, options.fields
@@ -139,32 +171,43 @@ def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions)
     size = int((sections.of(Fact.END) - sections.of(Fact.START)).sum())
     most_headers = _call_kernel(kernel.count_headers, parts, facts) if "headers" in wanted else 0
     data_size, has = min(size, _MOST_BYTES) + _SLACK, most_headers > 0
-    key, value = (
-        (*_reserve_lists(most_rows, name in wanted), _reserve(data_size, name in wanted)) for name in ("key", "value")
-    )
-    offset, timestamp = (_reserve(8 * most_rows, name in wanted) for name in ("offset", "timestamp"))
-    timestamp_type = _reserve(4 * most_rows, "timestamp_type" in wanted)
+    fields = _reserve_fields(most_rows, data_size, wanted, data_size)
     lists = _reserve_lists(most_rows, has)
     header_key = _reserve(4 * (most_headers + 1), has), _reserve(data_size, has)
     header_value = *_reserve_lists(most_headers, has), _reserve(data_size, has)
-    buffers = (*key, *value, offset, timestamp, timestamp_type, *lists, *header_key, *header_value)
+    buffers = *fields, *lists, *header_key, *header_value
     found = _call_kernel(kernel.decode, parts, facts, options.low, options.high, buffers)
-    count, key_size, key_nulls, value_size, value_nulls, *of_headers = found
-    headers = None
+    columns = _columns(found[:5], fields, sections.next_offset, sections.exhausted)
+    count, of_headers = found[0], list(found[5:])
     if has:
         headers = _native_headers(count, of_headers, lists, (header_key[0], None, header_key[1]), header_value)
     elif "headers" in wanted:
         headers = pa.nulls(count, HEADERS_TYPE)
-    return Columns(
-        key=_binary(count, key, key_size, key_nulls),
-        value=_binary(count, value, value_size, value_nulls),
-        offset=_numbers(pa.int64(), count, offset),
-        timestamp=_numbers(pa.int64(), count, timestamp),
-        timestamp_type=_numbers(pa.int32(), count, timestamp_type),
-        headers=headers,
-        num_rows=count,
-        next_offset=sections.next_offset,
-    )
+    else:
+        return columns
+    return replace(columns, headers=headers)
+
+
+def _decode_chunk(kernel: Kernel, chunk: Buffer, options: DecodeOptions) -> Columns | None:
+    """The records of a chunk of uncompressed batches, in one pass over it; None for any other, which is left as it was.
+    Raises CorruptBatch."""
+    view, wanted = memoryview(chunk), options.fields
+    if "headers" in wanted or options.aborted or len(view) > min(options.max_bytes, _MOST_BYTES):
+        return None
+    found = kernel.plain_rows(view, options.low, options.high)
+    if found is None or not found[0]:
+        return None
+    rows, last_offset = found
+    in_place = options.consume and not view.readonly and "value" in wanted
+    size = len(view) + _SLACK
+    buffers = list(_reserve_fields(rows, size, wanted, 0 if in_place else size))
+    given = view, options.low, options.high, options.check_crcs, rows, in_place, (*buffers, *_NO_HEADERS)
+    *sizes, data, bad = _call_kernel(kernel.decode_plain, *given)
+    if bad >= 0:
+        verify_batch(view, bad, parse_header(view, bad))
+    if in_place:
+        buffers[5] = pa.py_buffer(view).slice(data, sizes[3])
+    return _columns(sizes, buffers, max(options.low, last_offset + 1), exhausted=True)
 
 
 def _call_kernel(function: Callable[..., T], *arguments: Any) -> T:
@@ -179,13 +222,14 @@ def _numbers(kind: pa.DataType, count: int, buffer: pa.Buffer | None) -> pa.Arra
     return None if buffer is None else pa.Array.from_buffers(kind, count, [None, buffer], null_count=0)
 
 
-def _binary(count: int, buffers: tuple[pa.Buffer | None, ...], size: int, nulls: int) -> pa.Array | None:
+def _binary(count: int, buffers: Sequence[pa.Buffer | None], size: int, nulls: int) -> pa.Array | None:
     edges, validity, data = buffers
     if edges is None or data is None:
         return None
     if nulls == count:
         return pa.nulls(count, pa.binary())
-    data.resize(size, shrink_to_fit=True)
+    if data.size != size:
+        data.resize(size, shrink_to_fit=True)
     return pa.Array.from_buffers(pa.binary(), count, [validity if nulls else None, edges, data], null_count=nulls)
 
 

@@ -41,6 +41,7 @@ def decode_columns(
     aborted: Iterable[tuple[int, int]] = (),
     max_bytes: int = _MOST_PLAIN_BYTES,
     batch_limit: int = DECOMPRESSION_LIMIT,
+    consume: bool = False,
 ) -> Columns:
     """The records of all whole batches in `chunk`; a cut batch at the end is left for the next fetch.
 
@@ -51,6 +52,8 @@ def decode_columns(
         records are skipped, and so are control batches; `next_offset` counts both.
     max_bytes: stop after so many decompressed bytes, but not before one batch; `next_offset` says where to continue.
     batch_limit: the most decompressed bytes of one batch, against decompression bombs.
+    consume: the caller gives `chunk` away. If it is writable, the batches that were read may be overwritten, and the
+        values may lie there, which saves a copy of them.
 
     Raises CorruptBatch for malformed data in any field, in headers only if they are requested. Raises ConfigError for
     an unknown field.
@@ -65,9 +68,10 @@ def decode_columns(
         low=0 if low is None else low,
         high=NO_LIMIT if high is None else high,
         check_crcs=check_crcs,
-        aborted=aborted,
+        aborted=list(aborted),
         max_bytes=max_bytes,
         batch_limit=batch_limit,
+        consume=consume,
     )
     return decode(chunk, options)
 

@@ -61,10 +61,25 @@ class ColumnsDecoder(Protocol):
 class Kernel(Protocol):
     """The functions of `_kernel.c`, documented there. They raise ValueError for malformed batches."""
 
-    def scan(self, chunk: Buffer, rows: Buffer | None, /) -> tuple[int, int]: ...
+    def scan(self, chunk: Buffer, rows: Buffer | None, /) -> tuple[int, int, int]: ...
 
     def first_bad_crc(self, chunk: Buffer, rows: Buffer, /) -> int:
         """Only where `crc_in_kernel()`."""
+
+    def plain_rows(self, chunk: Buffer, low: int, high: int, /) -> tuple[int, int] | None:
+        """Only where `crc_in_kernel()`, as the next."""
+
+    def decode_plain(
+        self,
+        chunk: Buffer,
+        low: int,
+        high: int,
+        check: bool,
+        rows: int,
+        in_place: bool,
+        buffers: tuple[Buffer | None, ...],
+        /,
+    ) -> Sequence[int]: ...
 
     def check_records(self, piece: Buffer, state: Buffer, faults: Buffer, /) -> None: ...
 

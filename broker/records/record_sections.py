@@ -7,7 +7,7 @@ are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -65,7 +65,7 @@ def scan_batches(view: memoryview) -> tuple[Int64s, int | None]:
     """
     if native.kernel is None:
         return _scan_plainly(view)
-    count, wrong = native.kernel.scan(view, None)
+    count, wrong, _ = native.kernel.scan(view, None)
     table = np.empty((count, len(Head)), np.int64)
     native.kernel.scan(view, table)
     return table, None if wrong < 0 else wrong
@@ -114,9 +114,10 @@ class DecodeOptions:
     low: int
     high: int
     check_crcs: bool
-    aborted: Iterable[tuple[int, int]]
+    aborted: Collection[tuple[int, int]]
     max_bytes: int
     batch_limit: int
+    consume: bool
 
 
 class Fact(IntEnum):
@@ -141,6 +142,8 @@ class Sections:
     parts: list[Buffer]
     facts: Int64s
     next_offset: int
+    exhausted: bool
+    """whether all batches of the range were read"""
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -159,15 +162,15 @@ def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
     seen = (last_offset >= options.low) | control  # a marker before `low` ends a transaction too
     verify_batches(view, table if seen.all() else table[seen], check_crcs=options.check_crcs)
     wanted = seen & ~control & (table[:, Head.COUNT] > 0)
-    aborted = list(options.aborted)
-    if aborted:
-        wanted &= ~_dropped(view, table, seen, AbortedTransactions(aborted))
+    if options.aborted:
+        wanted &= ~_dropped(view, table, seen, AbortedTransactions(options.aborted))
     index = np.flatnonzero(wanted)
     gather = _gather_compressed if (table[index, Head.ATTRIBUTES] & CODEC_MASK).any() else _gather_plain
     parts, facts = gather(view, table[index], options)
-    read = len(table) if len(facts) == len(index) else int(index[len(facts)])
+    exhausted = len(facts) == len(index)
+    read = len(table) if exhausted else int(index[len(facts)])
     next_offset = max(options.low, int(last_offset[read - 1]) + 1) if read else options.low
-    return Sections(parts, facts, next_offset)
+    return Sections(parts, facts, next_offset, exhausted)
 
 
 def _batches_in_order(view: memoryview, high: int) -> Int64s:

@@ -38,7 +38,7 @@ def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Count]:
 
 def count_positions(rows: pa.Table) -> list[Count]:
     """The rows of a table with the columns topic, partition and offset."""
-    if rows.num_rows and _is_constant(rows.column("partition")) and _is_constant(rows.column("topic")):
+    if rows.num_rows and is_constant(rows.column("partition")) and is_constant(rows.column("topic")):
         bounds = pc.min_max(rows.column("offset")).as_py()
         topic, partition = (rows.column(name)[0].as_py() for name in ("topic", "partition"))
         return [Count(topic, partition, rows.num_rows, bounds["min"], bounds["max"])]
@@ -48,7 +48,8 @@ def count_positions(rows: pa.Table) -> list[Count]:
     return [Count(*(row[name] for name in names)) for row in found.to_pylist()]
 
 
-def _is_constant(column: pa.ChunkedArray) -> bool:
+def is_constant(column: pa.ChunkedArray) -> bool:
+    """Whether all values are the first; there is one, and no null."""
     return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 

@@ -136,8 +136,10 @@ class _Reading:
                 try:
                     with worker_clients().fetcher(settings, tp) as fetcher:
                         stall_s = self._options.poll_timeout_ms / 1000
+                        checked = settings.check_crcs
                         for fetched in FetchStream(fetcher, position, until, stall_s=stall_s):
-                            yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
+                            own = maker, planned, fetched, position
+                            yield from decode_fetched(*own, check_crcs=checked, consume=True)
                             position = fetched.next_offset
                 except BrokerError as error:
                     if error.code is not ErrorCode.offset_out_of_range:
@@ -180,7 +182,7 @@ class _Reading:
             for one in left:
                 fetched = found.pop(one.tp, None)  # a second range of the partition is fetched next time
                 if fetched is not None and fetched.next_offset > one.from_offset:
-                    yield from self._decode(one, fetched)
+                    yield from self._decode(one, fetched, consume=True)
                     progress, one = True, replace(one, from_offset=min(fetched.next_offset, one.until_offset))
                 if one.size:
                     still.append(one)
@@ -231,9 +233,9 @@ class _Reading:
 
         return planned is None or has_id(self._cluster.topic(topic, has_id))
 
-    def _decode(self, planned: OffsetRange, fetched: Fetched) -> Iterator[pa.RecordBatch]:
-        check_crcs = self._options.client.check_crcs
-        return decode_fetched(self._maker(planned.tp), planned, fetched, planned.from_offset, check_crcs=check_crcs)
+    def _decode(self, planned: OffsetRange, fetched: Fetched, *, consume: bool = False) -> Iterator[pa.RecordBatch]:
+        which = self._maker(planned.tp), planned, fetched, planned.from_offset
+        return decode_fetched(*which, check_crcs=self._options.client.check_crcs, consume=consume)
 
     def _maker(self, tp: TopicPartition) -> BatchMaker:
         """Makes the Arrow batches of this read from decoded columns. Raises ConfigError."""
@@ -275,9 +277,16 @@ class _Reading:
 
 
 def decode_fetched(
-    maker: BatchMaker, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
+    maker: BatchMaker,
+    planned: OffsetRange,
+    fetched: Fetched,
+    position: int,
+    *,
+    check_crcs: bool,
+    consume: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one fetch that are in the range, a bounded number of bytes at a time.
+    """The records of one fetch that are in the range, a bounded number of bytes at a time. `consume`: nobody else reads
+    it, so that the values may stay where they are.
 
     The decoder reads every transaction marker of the fetch, even before `low`, so in the middle of a fetch it knows
     which transactions are aborted.
@@ -293,12 +302,13 @@ def decode_fetched(
                 check_crcs=check_crcs,
                 aborted=fetched.aborted,
                 max_bytes=_PLAIN_BYTES,
+                consume=consume,
             )
         except CorruptBatch as error:
             raise CorruptBatch(f"{planned.tp} at or after offset {low}, reading {planned}: {error.message}") from error
         if columns.num_rows:
             yield from maker.batches(columns, planned.tp)
-        if columns.next_offset <= low:
+        if columns.exhausted or columns.next_offset <= low:
             return  # the rest of this fetch lies after the range
         low = columns.next_offset
 

@@ -25,6 +25,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 RECORDS, PER_BATCH = 1000, 10
@@ -134,6 +135,43 @@ def test_a_stream_gives_every_batch_of_a_range_once(cluster: Cluster, tp: TopicP
     assert stream.position == RECORDS
 
 
+@pytest.fixture
+def growing(cluster: Cluster, make_topic: TopicMaker) -> TopicPartition:
+    """A hundred batches of 10 KB, with a record each, then five of 300 KB."""
+    tp = TopicPartition(make_topic(1), 0)
+    for size, count in ((10_000, 100), (300_000, 5)):
+        made = []
+        for _ in range(count):
+            builder = BatchBuilder(max_bytes=1 << 20)
+            builder.append(1000, None, bytes(size))
+            made.append(builder.build())
+        produce_batches(cluster, tp, made)
+    return tp
+
+
+def test_a_short_range_is_not_paid_for_with_all_that_follows(cluster: Cluster, growing: TopicPartition) -> None:
+    """As those of micro-batches: the size of records is known from the range before."""
+    with Fetcher(cluster, growing, max_bytes=1 << 20, max_wait_ms=50) as fetcher:
+        (first,) = FetchStream(fetcher, 0, 10)
+        assert len(first.records) > 900_000
+        (second,) = FetchStream(fetcher, 10, 20)
+        assert 20 <= second.next_offset < 30
+        assert 100_000 <= len(second.records) < 250_000
+        last = list(FetchStream(fetcher, 98, 105))
+        assert last[-1].next_offset == 105, "the records have become larger, so more answers are needed"
+        assert len(fetcher.fetch(0).records) > 900_000, "without an end as many as one answer may hold"
+
+
+def test_a_short_range_does_not_ask_for_less_than_the_broker_is_to_wait_for(
+    broker: Kafka, growing: TopicPartition
+) -> None:
+    patient = {"fetch.min.bytes": "500000"}
+    with Cluster(broker.bootstrap, patient) as cluster, Fetcher(cluster, growing, max_bytes=1 << 20) as fetcher:
+        list(FetchStream(fetcher, 0, 10))
+        (found,) = FetchStream(fetcher, 10, 20)
+        assert len(found.records) > 490_000
+
+
 def test_a_stream_of_an_empty_range_asks_nothing(fetcher: Fetcher) -> None:
     assert list(FetchStream(fetcher, 7, 7)) == []
 
@@ -161,8 +199,8 @@ def test_a_stream_waits_for_what_a_broker_gets_from_its_archive(
     cold = iter([True] * 5)
     fetch, now = fetcher.fetch, itertools.count(step=1.5)
 
-    def fetch_cold(offset: int) -> Fetched:
-        found = fetch(offset)
+    def fetch_cold(offset: int, *, until: int | None) -> Fetched:
+        found = fetch(offset, until=until)
         return found._replace(records=memoryview(b""), next_offset=offset) if next(cold, False) else found
 
     monkeypatch.setattr(fetcher, "fetch", fetch_cold)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import CorruptBatch
+from broker.records import native
 from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, verify_batch, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.column_decoder import FIELDS, HEADERS_TYPE
@@ -19,7 +20,7 @@ from broker.records.compression import Codec
 from broker.records.control import AbortedTransactions, ControlType, end_transaction_marker
 from broker.records.record import Record, decode_batch
 from broker.records.record_sections import NO_LIMIT
-from tests.support.codec_choice import in_turn
+from tests.support.codec_choice import BUILT, in_turn
 from tests.support.record_batches import NOW, PARSERS, Row, build, columns_of, follow, parse, rows
 
 # --- The column codec in plain Python, record by record: slow, but obviously right; tests compare the other with it.
@@ -70,7 +71,7 @@ def _to_columns(records: list[Record], fields: Collection[str], next_offset: int
         "headers": pa.array(pairs, HEADERS_TYPE),
     }
     asked = {name: column if name in fields else None for name, column in columns.items()}
-    return Columns(**asked, num_rows=len(records), next_offset=next_offset)
+    return Columns(**asked, num_rows=len(records), next_offset=next_offset, exhausted=True)
 
 
 def encode_reference(
@@ -104,6 +105,10 @@ def encode_reference(
 
 # --- the tests
 
+needs_kernel_crc = pytest.mark.skipif(
+    not (BUILT and native.crc_in_kernel()), reason="the kernel was not built, or the processor has no CRC-32C"
+)
+
 PRODUCERS = (1, 2)
 
 fields_asked_for = st.just(FIELDS) | st.just(FIELDS - {"headers"}) | st.frozensets(st.sampled_from(sorted(FIELDS)))
@@ -129,7 +134,7 @@ def assert_equal(fast: Columns, slow: Columns) -> None:
         if column is not None:
             column.validate(full=True)
         assert column == expected, name
-    assert fast.next_offset == slow.next_offset
+    assert (fast.next_offset, fast.exhausted) == (slow.next_offset, slow.exhausted)
 
 
 @settings(max_examples=200)
@@ -141,9 +146,29 @@ def test_decoding_equals_the_reference(log: bytes, fields: frozenset[str], data:
     high = data.draw(st.just(1 << 62) | st.integers(low, end + 1))
     aborted = [(producer, data.draw(st.sampled_from(offsets))) for producer in PRODUCERS if data.draw(st.booleans())]
     cut = len(log) - data.draw(st.integers(0, 100))
+    consume = data.draw(st.booleans())
     slow = decode_reference(log[:cut], fields=fields, low=low, high=high, aborted=aborted)
     for _ in in_turn():
-        assert_equal(decode_columns(log[:cut], fields=fields, low=low, high=high, aborted=aborted), slow)
+        chunk = bytearray(log[:cut])
+        fast = decode_columns(chunk, fields=fields, low=low, high=high, aborted=aborted, consume=consume)
+        assert_equal(fast, slow)
+        assert consume or chunk == log[:cut]
+
+
+@needs_kernel_crc
+def test_values_of_a_chunk_that_is_given_away_stay_in_it() -> None:
+    """No second copy of them: all other columns are small."""
+    log = follow(
+        [build([Row(NOW, b"k", b"v" * size), Row(NOW, None, None)]) for size in (1, 40, 300, 0, 70_000)], gap=2
+    )
+    expected = decode_columns(log)
+    chunk = bytearray(log)
+    columns = decode_columns(memoryview(chunk), consume=True)
+    assert_equal(columns, expected)
+    held, data = pa.py_buffer(chunk), columns.value.buffers()[2]
+    assert held.address <= data.address < data.address + data.size <= held.address + held.size
+    kept = decode_columns(log, consume=True)  # bytes may not change
+    assert_equal(kept, expected)
 
 
 @settings(max_examples=50)
@@ -211,11 +236,24 @@ def test_hostile_bytes_anywhere_raise_nothing_but_corrupt_batch(log: bytes, data
     changed = bytearray(log)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    headers = data.draw(st.booleans())
+    headers, consume = data.draw(st.booleans()), data.draw(st.booleans())
+    assert_same_to_both(changed, headers=headers, consume=consume)
+
+
+@settings(max_examples=300)
+@given(hostile_logs(), st.booleans(), st.integers(0, 3))
+def test_hostile_records_whose_headers_nobody_asks_for_are_the_same_to_both(
+    log: bytes, consume: bool, low: int
+) -> None:
+    assert_same_to_both(log, headers=False, consume=consume, low=low)
+
+
+def assert_same_to_both(log: bytes | bytearray, **options: Any) -> None:
+    """Corrupt to the kernel and without it, or the same whole columns."""
     results: list[Columns | None] = []
     for _ in in_turn():
         try:
-            columns = decode_columns(changed, headers=headers, check_crcs=False, batch_limit=1 << 20)
+            columns = decode_columns(bytearray(log), check_crcs=False, batch_limit=1 << 20, **options)
         except CorruptBatch:
             results.append(None)
             continue

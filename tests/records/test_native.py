@@ -22,7 +22,7 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
-SOURCES = (8, "4f4628139bc96a47")
+SOURCES = (8, "8b6ab50b8c52187b")
 """The kernel's version, and the digest of its sources at that version."""
 
 
@@ -103,8 +103,9 @@ def test_one_bad_checksum_among_good_ones_is_found(implementation: str, count: i
         for position, header in walk_batches(log):
             changed = bytearray(log)
             changed[position + header.size - 2] ^= 0x10
-            with pytest.raises(CorruptBatch, match=f"CRC of the batch at offset {header.base_offset} "):
-                decode_columns(changed)
+            for consume in (False, True):
+                with pytest.raises(CorruptBatch, match=f"CRC of the batch at offset {header.base_offset} "):
+                    decode_columns(bytearray(changed), consume=consume)
 
 
 def sections(**changed: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -177,3 +178,53 @@ def test_a_batch_outside_of_its_chunk_is_refused(kernel: Kernel) -> None:
     table[0, Head.POSITION], table[0, Head.SIZE] = 1, len(ONE)
     with pytest.raises(SystemError, match="outside of its chunk"):
         kernel.first_bad_crc(ONE, table)
+
+
+@needs_kernel
+@pytest.mark.skipif(not native.crc_in_kernel(), reason="the processor has no instruction for CRC-32C")
+def test_a_pass_over_a_chunk_stays_within_its_buffers(kernel: Kernel) -> None:
+    def decode(chunk: bytes | bytearray, rows: int = 1, *, place: int = 0, last: int = 0, **given: int) -> None:
+        names = ("edges", "validity", "data", "v1", "v2", "v3", "offset", "time", "kind")
+        buffers = [bytearray(given[name]) if name in given else None for name in names]
+        headers = [bytearray(last)] * 7 if last else [None] * 7
+        kernel.decode_plain(chunk, 0, 1 << 62, True, rows, bool(place), (*buffers, *headers))
+
+    assert kernel.plain_rows(ONE, 0, 1 << 62) == (1, 0)
+    decode(ONE, edges=8, validity=1, data=3)
+    decode(bytearray(ONE), place=True, v1=8, v2=1, v3=0)
+    for given in ({"edges": 7, "validity": 1, "data": 3}, {"offset": 7}, {"time": 7}, {"kind": 3}):
+        with pytest.raises(SystemError, match="too small"):
+            decode(ONE, **given)
+    for arguments in ({"edges": 8, "validity": 1, "data": 2}, {"rows": 0}, {"v1": 8, "v2": 1, "v3": 4}):
+        with pytest.raises(SystemError, match="than were reserved"):
+            decode(ONE, **arguments)
+    with pytest.raises(SystemError, match="than were reserved"):
+        decode(ONE, last=64)
+    for rows in (-1, len(ONE) + 1):
+        with pytest.raises(SystemError, match="more records than bytes"):
+            decode(ONE, rows)
+    with pytest.raises(BufferError):
+        decode(ONE, place=True, v1=8, v2=1, v3=0)
+
+
+@needs_kernel
+@pytest.mark.skipif(not native.crc_in_kernel(), reason="the processor has no instruction for CRC-32C")
+def test_only_a_chunk_of_plain_batches_is_read_in_one_pass(kernel: Kernel) -> None:
+    plain = build([Row(NOW, None, b"v"), Row(NOW, None, b"w")])
+    log = follow([plain, plain, plain])
+    assert kernel.plain_rows(log, 0, 1 << 62) == (6, 5)
+    assert kernel.plain_rows(log[:-1], 0, 1 << 62) == (4, 3)
+    assert kernel.plain_rows(log, 2, 4) == (2, 3)
+    assert kernel.plain_rows(b"", 0, 1) == (0, -1)
+    other = {
+        "magic": (16, 1),
+        "codec": (22, 2),
+        "control": (22, 0x20),
+        "count": (60, 0),
+        "many": (59, 9),
+        "order": (7, 0),
+    }
+    for position, byte in other.values():
+        changed = bytearray(log)
+        changed[len(plain) + position] = byte
+        assert kernel.plain_rows(changed, 0, 1 << 62) is None

@@ -180,6 +180,7 @@ def test_several_ranges_of_a_partition(wide: Topic) -> None:
     assert sorted((row["partition"], row["offset"]) for row in found) == [
         (one.tp.partition, offset) for one in spans for offset in range(one.from_offset, one.until_offset)
     ]
+    assert rows(ahead(options(wide), spans)) == sorted(found, key=lambda row: (row["partition"], row["offset"]))
 
 
 def test_a_range_that_is_gone_is_data_loss_or_skipped_alone(wide: Topic, caplog: pytest.LogCaptureFixture) -> None:

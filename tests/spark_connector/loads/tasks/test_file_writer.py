@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
 from pathlib import Path
@@ -13,9 +14,10 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.parquet import ParquetWriter
 
 from spark_connector.loads.grammar import SortItem, parse_partition_by
-from spark_connector.loads.tasks import file_writer
+from spark_connector.loads.tasks import file_writer, parquet_rows
 from spark_connector.loads.tasks.columns import TableColumns
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
@@ -166,6 +168,39 @@ def test_files_have_statistics_a_page_index_and_checksums(tmp_path: Path) -> Non
     path.write_bytes(damaged)
     with pytest.raises(OSError, match="CRC"):
         pyarrow.parquet.ParquetFile(path, page_checksum_verification=True).read()
+
+
+@pytest.mark.parametrize("topics", [["t"] * 6, ["t"] * 3 + ["u"] * 3, ["t", None, "t", None, None, None], [None] * 6])
+def test_repeated_texts_are_numbered_once_and_the_file_is_the_same(
+    topics: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's writer would look at the topic of each row; of the texts themselves it makes the same bytes."""
+    offset = pa.array(range(6), pa.int64())
+    rows = pa.table({"topic": pa.array(topics, pa.string()), "offset": offset, "load": pa.array(["l-1"] * 6)})
+    how = FileLayout(rows.schema, TableColumns((), rows.schema))
+    groups = [rows, pa.concat_tables([rows.slice(3), rows.slice(0, 0), rows])]
+    plain, made = io.BytesIO(), io.BytesIO()
+    with ParquetWriter(plain, rows.schema, **parquet_rows._settings(rows.schema, how, frozenset())) as writer:
+        for group in groups:
+            writer.write_table(group, group.num_rows)
+    given: list[pa.Table] = []
+    write_table = ParquetWriter.write_table
+
+    def seen(writer: ParquetWriter, part: pa.Table, size: int) -> None:
+        given.append(part)
+        write_table(writer, part, size)
+
+    monkeypatch.setattr(ParquetWriter, "write_table", seen)
+    file = parquet_rows.ParquetRows(made, rows.schema, how, frozenset())
+    for group in groups:
+        file.write(group)
+    file.close()
+    assert made.getvalue() == plain.getvalue()
+    for part, group in zip(given, groups, strict=True):
+        for name in ("topic", "load"):
+            assert (
+                part.column(name).chunk(0).dictionary.to_pylist() == group.column(name).drop_null().unique().to_pylist()
+            )
 
 
 @pytest.mark.usefixtures("small_groups")
