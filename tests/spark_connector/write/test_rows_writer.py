@@ -292,9 +292,3 @@ def test_rows_that_the_schema_refuses_go_to_their_topic_with_the_write(
 def test_a_topic_that_is_not_there_is_named(sink: Sink) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic 'no-such-topic'"):
         sink.write(batch(range(3)), topic="no-such-topic")
-
-
-def test_many_partitions_are_sorted_in_any_width_of_number() -> None:
-    codes = np.array([70_000, 5, 70_000, 0], np.int32)
-    groups = list(rows_writer._grouped(pa.table({"value": [1, 2, 3, 4]}), codes, 70_001))
-    assert [(code, part["value"].to_pylist()) for code, part in groups] == [(0, [4]), (5, [2]), (70_000, [1, 3])]
