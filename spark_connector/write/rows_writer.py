@@ -41,7 +41,11 @@ if TYPE_CHECKING:
     from spark_connector.formats.record_encoder import RecordEncoder
 
 _COLLECTED_BYTES: Final = 16 << 20
-"""Rows encoded at a time: enough for batches of a good size in topics with many partitions."""
+"""The most rows encoded at a time: enough for batches of a good size in topics with many partitions."""
+
+_BATCHES_AT_ONCE: Final = 4
+"""So many batches of each partition are enough. The less is collected, the more of it is in the processor's caches, and
+the sooner the brokers have work."""
 
 _MOST_AT_ONCE: Final = 256 << 20
 """Bytes of a batch that are encoded at a time. The rest is for what they become, because a column holds 2 GiB."""
@@ -97,8 +101,16 @@ class RowsWriter:
             self._collect(self._collected, batch, self._options)
         elif batch.num_rows:
             self._encode(self._encoder, batch)
-        if self._collected_bytes >= _COLLECTED_BYTES:
+        if self._collected_bytes >= self._enough_bytes():
             self._send_collected()
+
+    def _enough_bytes(self) -> int:
+        """Bytes of rows to encode together; the number of partitions is known when all go to one topic."""
+        topic = self._options.topic
+        if topic is None:
+            return _COLLECTED_BYTES
+        partitions = len(self._cluster.topic(topic).partitions)
+        return min(_COLLECTED_BYTES, _BATCHES_AT_ONCE * partitions * self._options.client.batch_size)
 
     def _encode(self, encoder: RecordEncoder, batch: pa.RecordBatch) -> None:
         try:
