@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from broker.errors import ErrorCode
+from broker.freed_memory import keep_freed_memory
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import Request, encode_response, read_head
 from broker.records.batch import walk_batches
 from broker.records.crc32c import crc32c
-from broker.tools.run_broker import keep_freed_memory
+from broker.tools.run_broker import KEPT_BYTES
 
 TOPIC = "bench"
 VERSIONS = {
@@ -190,7 +191,7 @@ def _receive(connection: socket.socket, length: int) -> bytearray:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()  # a ceiling has every advantage of ours
+    keep_freed_memory(KEPT_BYTES)  # a ceiling has every advantage of ours
     server = BareServer(Path(sys.argv[1]), int(sys.argv[2]))
     print(server.port, flush=True)
     server.serve()

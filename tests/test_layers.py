@@ -38,7 +38,7 @@ ROWS: list[set[str]] = [
     {
         *("errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics"),
         *("durable_files", "held_port", "quotas", "background_tasks", "control_characters", "storage", "verdict"),
-        *("patterns", "stored_names", "keep_alive"),
+        *("patterns", "stored_names", "keep_alive", "freed_memory"),
     },
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
@@ -86,7 +86,7 @@ UI_MAY_IMPORT = (
 )
 CONNECTOR_MAY_IMPORT = (
     *("broker.client", "broker.records", "broker.protocol", "broker.errors", "broker.storage", "broker.verdict"),
-    *("broker.control_characters", "broker.patterns", "broker.stored_names"),
+    *("broker.control_characters", "broker.freed_memory", "broker.patterns", "broker.stored_names"),
     *("broker.security.token_source", "broker.security.oauthbearer"),  # tokens for schema registries
     # What readers of an archive need.
     *("broker.archive.layout", "broker.archive.manifest", "broker.archive.manifest_store", "broker.archive.aux_file"),

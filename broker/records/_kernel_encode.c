@@ -55,14 +55,39 @@ static inline uint8_t *write_bytes(uint8_t *p, const uint8_t *end, const column_
 
 /* ---- encoding --------------------------------------------------------------------------------------------- */
 
+/* Rows of the caller, one Arrow batch of them. */
 typedef struct {
     column_t key, value, header_key, header_value;
     Py_buffer time_view, list_view;
     const int64_t *time;
     const int64_t *lists; /* where each row's headers begin; NULL: none has any */
     int64_t rows;
-    /* The plan: a line per batch. */
-    int64_t *starts, *sizes, batches, room_for_batches;
+} chunk_t;
+
+/* A record batch: what is told of it, and the next one of its slot. */
+enum { SLOT, COUNT, FIRST_TIME, NEWEST, FACTS };
+typedef struct {
+    int64_t fact[FACTS], size, before, next;
+    uint8_t *at;
+} batch_t;
+
+/* The batch of a slot that rows go to: while they are planned with the bound of its size, then where they are written. */
+typedef struct {
+    int64_t batch, first, bound, written;
+    uint8_t *at;
+    const uint8_t *end;
+} slot_t;
+
+typedef struct {
+    chunk_t *chunks;
+    Py_ssize_t chunk_count;
+    int64_t rows;
+    Py_buffer slots_view;
+    const int32_t *slots; /* of each row of all chunks; NULL: there is one slot */
+    slot_t *slot;
+    int64_t slot_count;
+    batch_t *batches;
+    int64_t batch_count, room_for_batches;
 } input_t;
 
 static inline int64_t bytes_size(int64_t size)
@@ -70,7 +95,7 @@ static inline int64_t bytes_size(int64_t size)
     return varint_size(size) + (size > 0 ? size : 0);
 }
 
-static int64_t headers_size(const input_t *in, int64_t row)
+static int64_t headers_size(const chunk_t *in, int64_t row)
 {
     if (in->lists == NULL)
         return 1;
@@ -81,70 +106,72 @@ static int64_t headers_size(const input_t *in, int64_t row)
 }
 
 /* What of a record does not depend on its batch: attributes, key, value, headers. */
-static inline int64_t fixed_size(const input_t *in, int64_t row)
+static inline int64_t fixed_size(const chunk_t *in, int64_t row)
 {
     return 1 + bytes_size(size_of(&in->key, row)) + bytes_size(size_of(&in->value, row)) + headers_size(in, row);
 }
 
-static inline int64_t time_delta(const input_t *in, int64_t row, int64_t start)
+static inline int64_t time_delta(int64_t time, const batch_t *batch)
 {
-    return (int64_t)((uint64_t)in->time[row] - (uint64_t)in->time[start]);
+    return (int64_t)((uint64_t)time - (uint64_t)batch->fact[FIRST_TIME]);
 }
 
-static inline int64_t body_size(const input_t *in, int64_t row, int64_t start)
+static int begin_batch(input_t *in, int64_t to, int64_t time)
 {
-    return fixed_size(in, row) + varint_size(time_delta(in, row, start)) +
-           varint_size(row - start);
-}
-
-static int begin_batch(input_t *in, int64_t row)
-{
-    if (in->batches + 1 >= in->room_for_batches) {
+    if (in->batch_count == in->room_for_batches) {
         in->room_for_batches = 2 * in->room_for_batches + 64;
-        int64_t *starts = realloc(in->starts, (size_t)in->room_for_batches * sizeof *starts);
-        if (starts != NULL)
-            in->starts = starts;
-        int64_t *sizes = realloc(in->sizes, (size_t)in->room_for_batches * sizeof *sizes);
-        if (sizes != NULL)
-            in->sizes = sizes;
-        if (starts == NULL || sizes == NULL)
+        batch_t *batches = realloc(in->batches, (size_t)in->room_for_batches * sizeof *batches);
+        if (batches == NULL)
             return -1;
+        in->batches = batches;
     }
-    in->starts[in->batches] = row;
-    in->sizes[in->batches++] = 0;
+    slot_t *slot = &in->slot[to];
+    batch_t *batch = &in->batches[in->batch_count], *last = slot->batch < 0 ? NULL : &in->batches[slot->batch];
+    memset(batch, 0, sizeof *batch);
+    batch->fact[SLOT] = to;
+    batch->fact[FIRST_TIME] = batch->fact[NEWEST] = time;
+    if (last == NULL)
+        slot->first = in->batch_count;
+    else {
+        batch->before = last->before + last->fact[COUNT];
+        last->next = in->batch_count;
+    }
+    slot->batch = in->batch_count++;
+    slot->bound = 0;
     return 0;
 }
 
-/* Cut the rows into batches by an upper bound of each record's size, in which the deltas take `deltas` bytes.
- * Returns 0, -1 without memory, or the size of a record larger than `largest`. */
+/* Cut the rows of each slot into batches by an upper bound of each record's size, in which the deltas take `deltas`
+ * bytes. Returns 0, -1 without memory, or the size of a record larger than `largest`. */
 static int64_t plan(input_t *in, int64_t deltas, int64_t room, int64_t largest)
 {
-    int64_t bound = 0;
-    for (int64_t row = 0; row < in->rows; row++) {
-        int64_t size = fixed_size(in, row) + deltas;
-        size += varint_size(size);
-        if (size > largest)
-            return size;
-        if (row == 0 || bound + size > room) {
-            if (begin_batch(in, row) < 0)
+    const int32_t *to = in->slots;
+    for (const chunk_t *chunk = in->chunks; chunk < in->chunks + in->chunk_count; chunk++)
+        for (int64_t row = 0; row < chunk->rows; row++) {
+            int64_t fixed = fixed_size(chunk, row), most = fixed + deltas, time = chunk->time[row];
+            int32_t number = to == NULL ? 0 : *to++;
+            slot_t *slot = &in->slot[number];
+            most += varint_size(most);
+            if (most > largest)
+                return most;
+            if ((slot->batch < 0 || slot->bound + most > room) && begin_batch(in, number, time) < 0)
                 return -1;
-            bound = 0;
+            slot->bound += most;
+            batch_t *batch = &in->batches[slot->batch];
+            int64_t body = fixed + varint_size(time_delta(time, batch)) + varint_size(batch->fact[COUNT]++);
+            batch->size += varint_size(body) + body;
+            if (time > batch->fact[NEWEST])
+                batch->fact[NEWEST] = time;
         }
-        bound += size;
-        int64_t body = body_size(in, row, in->starts[in->batches - 1]);
-        in->sizes[in->batches - 1] += varint_size(body) + body;
-    }
-    if (in->batches)
-        in->starts[in->batches] = in->rows;
     return 0;
 }
 
-static uint8_t *write_record(uint8_t *p, const uint8_t *end, const input_t *in, int64_t row, int64_t start)
+static inline uint8_t *write_record(uint8_t *p, const uint8_t *end, const chunk_t *in, int64_t row, int64_t time, int64_t offset)
 {
-    p = write_varint(p, body_size(in, row, start));
+    p = write_varint(p, fixed_size(in, row) + varint_size(time) + varint_size(offset));
     *p++ = 0; /* attributes */
-    p = write_varint(p, time_delta(in, row, start));
-    p = write_varint(p, row - start);
+    p = write_varint(p, time);
+    p = write_varint(p, offset);
     p = write_bytes(p, end, &in->key, row, size_of(&in->key, row));
     p = write_bytes(p, end, &in->value, row, size_of(&in->value, row));
     if (in->lists == NULL) {
@@ -160,146 +187,211 @@ static uint8_t *write_record(uint8_t *p, const uint8_t *end, const input_t *in, 
 }
 
 typedef struct {
-    long long producer_id, base_sequence;
+    long long producer_id;
     int attributes, producer_epoch;
+    Py_buffer sequences; /* an int64 of each slot */
 } header_t;
 
-/* The header of a batch at p, but for its checksum. */
-static void write_header(uint8_t *p, const input_t *in, int64_t batch, const header_t *h)
+/* The header of a batch, but for its checksum. */
+static void write_header(const batch_t *batch, const header_t *h)
 {
-    int64_t start = in->starts[batch], end = in->starts[batch + 1], newest = in->time[start];
-    for (int64_t row = start + 1; row < end; row++)
-        newest = in->time[row] > newest ? in->time[row] : newest;
-    int64_t sequence = h->base_sequence < 0 ? h->base_sequence : (h->base_sequence + start) & INT32_MAX;
-    p = write_big(p, 0, 8); /* base offset: the log assigns it */
-    p = write_big(p, (uint64_t)(HEADER_SIZE - LENGTH_END + in->sizes[batch]), 4);
+    int64_t count = batch->fact[COUNT], sequence = ((const int64_t *)h->sequences.buf)[batch->fact[SLOT]];
+    if (sequence >= 0)
+        sequence = (sequence + batch->before) & INT32_MAX;
+    uint8_t *p = write_big(batch->at, 0, 8); /* base offset: the log assigns it */
+    p = write_big(p, (uint64_t)(HEADER_SIZE - LENGTH_END + batch->size), 4);
     p = write_big(p, UINT32_MAX, 4); /* leader epoch: none */
     *p++ = 2;
     p = write_big(p, 0, 4);
     p = write_big(p, (uint64_t)h->attributes, 2);
-    p = write_big(p, (uint64_t)(end - start - 1), 4);
-    p = write_big(p, (uint64_t)in->time[start], 8);
-    p = write_big(p, (uint64_t)newest, 8);
+    p = write_big(p, (uint64_t)(count - 1), 4);
+    p = write_big(p, (uint64_t)batch->fact[FIRST_TIME], 8);
+    p = write_big(p, (uint64_t)batch->fact[NEWEST], 8);
     p = write_big(p, (uint64_t)h->producer_id, 8);
     p = write_big(p, (uint64_t)h->producer_epoch, 2);
     p = write_big(p, (uint64_t)sequence, 4);
-    write_big(p, (uint64_t)(end - start), 4);
+    write_big(p, (uint64_t)count, 4);
 }
 
-/* Fill the bytes objects, whose memory is at `to`. Without a header only the records are written. */
-static void write_batches(const input_t *in, uint8_t *const *to, const header_t *header)
+/* Fill the bytes objects, whose memory is at each batch's `at`. Without a header only the records are written. */
+static void write_batches(input_t *in, const header_t *header)
 {
-    for (int64_t batch = 0; batch < in->batches; batch++) {
-        int64_t start = in->starts[batch];
-        uint8_t *p = to[batch] + (header == NULL ? 0 : HEADER_SIZE);
-        const uint8_t *end = p + in->sizes[batch];
-        if (header != NULL)
-            write_header(to[batch], in, batch, header);
-        for (int64_t row = start; row < in->starts[batch + 1]; row++)
-            p = write_record(p, end, in, row, start);
-    }
+    const int32_t *to = in->slots;
+    for (slot_t *slot = in->slot; slot < in->slot + in->slot_count; slot++)
+        slot->batch = -1;
+    for (const chunk_t *chunk = in->chunks; chunk < in->chunks + in->chunk_count; chunk++)
+        for (int64_t row = 0; row < chunk->rows; row++) {
+            slot_t *slot = &in->slot[to == NULL ? 0 : *to++];
+            batch_t *batch = &in->batches[slot->batch < 0 ? slot->first : slot->batch];
+            if (slot->batch < 0 || slot->written == batch->fact[COUNT]) {
+                slot->batch = slot->batch < 0 ? slot->first : batch->next;
+                batch = &in->batches[slot->batch];
+                slot->written = 0;
+                slot->at = batch->at + (header == NULL ? 0 : HEADER_SIZE);
+                slot->end = slot->at + batch->size;
+            }
+            slot->at = write_record(slot->at, slot->end, chunk, row, time_delta(chunk->time[row], batch), slot->written++);
+        }
+    for (int64_t i = 0; header != NULL && i < in->batch_count; i++)
+        write_header(&in->batches[i], header);
 #ifdef CRC_BY_CPU
-    for (int64_t first = 0; header != NULL && first < in->batches; first += LANES) {
-        int lanes = in->batches - first < LANES ? (int)(in->batches - first) : LANES;
+    for (int64_t first = 0; header != NULL && first < in->batch_count; first += LANES) {
+        int lanes = in->batch_count - first < LANES ? (int)(in->batch_count - first) : LANES;
         bytes_at at[LANES];
         int64_t size[LANES];
         uint32_t crc[LANES];
         for (int i = 0; i < lanes; i++) {
-            at[i] = to[first + i] + CHECKED;
-            size[i] = HEADER_SIZE - CHECKED + in->sizes[first + i];
+            at[i] = in->batches[first + i].at + CHECKED;
+            size[i] = HEADER_SIZE - CHECKED + in->batches[first + i].size;
         }
         crc32c_lanes(at, size, lanes, crc);
         for (int i = 0; i < lanes; i++)
-            write_big(to[first + i] + CRC_POSITION, crc[i], 4);
+            write_big(in->batches[first + i].at + CRC_POSITION, crc[i], 4);
     }
 #endif
 }
 
-/* The bytes objects of the plan, filled. */
-static PyObject *make_batches(const input_t *in, const header_t *header)
+/* The bytes objects of the plan, filled, each with the facts of its batch. */
+static PyObject *make_batches(input_t *in, const header_t *header)
 {
     int64_t before = header == NULL ? 0 : HEADER_SIZE;
-    PyObject *list = PyList_New((Py_ssize_t)in->batches);
-    uint8_t **to = PyMem_Calloc((size_t)in->batches + 1, sizeof *to);
-    if (list == NULL || to == NULL) {
-        if (to == NULL)
-            PyErr_NoMemory();
-        goto failed;
+    PyObject *list = PyList_New((Py_ssize_t)in->batch_count);
+    for (int64_t i = 0; list != NULL && i < in->batch_count; i++) {
+        batch_t *batch = &in->batches[i];
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(before + batch->size));
+        const int64_t *fact = batch->fact;
+        PyObject *row = bytes == NULL ? NULL
+                                      : Py_BuildValue("LLLLN", (long long)fact[SLOT], (long long)fact[COUNT],
+                                                      (long long)fact[FIRST_TIME], (long long)fact[NEWEST], bytes);
+        if (row == NULL || PyList_SetItem(list, (Py_ssize_t)i, row) < 0)
+            Py_CLEAR(list);
+        else
+            batch->at = (uint8_t *)PyBytes_AsString(bytes);
     }
-    for (int64_t i = 0; i < in->batches; i++) {
-        PyObject *batch = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(before + in->sizes[i]));
-        if (batch == NULL)
-            goto failed;
-        PyList_SetItem(list, (Py_ssize_t)i, batch);
-        to[i] = (uint8_t *)PyBytes_AsString(batch);
+    if (list != NULL) {
+        Py_BEGIN_ALLOW_THREADS
+        write_batches(in, header);
+        Py_END_ALLOW_THREADS
     }
-    Py_BEGIN_ALLOW_THREADS
-    write_batches(in, to, header);
-    Py_END_ALLOW_THREADS
-    PyMem_Free(to);
     return list;
-failed:
-    PyMem_Free(to);
-    Py_XDECREF(list);
-    return NULL;
 }
 
-static int open_input(PyObject *key, PyObject *value, PyObject *time, PyObject *headers, input_t *in)
+static int open_chunk(PyObject *object, chunk_t *in)
 {
-    PyObject *lists, *header_key, *header_value;
-    if (take_buffer(time, &in->time_view, PyBUF_SIMPLE, 8 * in->rows) < 0 || open_column(key, in->rows, &in->key) < 0 ||
-        open_column(value, in->rows, &in->value) < 0)
+    PyObject *key, *value, *time, *headers, *lists, *header_key, *header_value;
+    long long rows;
+    if (!PyTuple_Check(object))
+        return misused("a chunk is a tuple");
+    if (!PyArg_ParseTuple(object, "LOOOO", &rows, &key, &value, &time, &headers))
         return -1;
+    if (rows < 0 || rows > INT32_MAX || value == Py_None)
+        return misused("no rows");
+    in->rows = rows;
+    if (take_buffer(time, &in->time_view, PyBUF_SIMPLE, 8 * rows) < 0 || open_column(key, rows, &in->key) < 0 ||
+        open_column(value, rows, &in->value) < 0)
+        return -1;
+    if (in->time_view.obj == NULL)
+        return misused("no times");
     in->time = in->time_view.buf;
     if (headers == Py_None)
         return 0;
     if (!PyTuple_Check(headers))
         return misused("headers are a tuple");
     if (!PyArg_ParseTuple(headers, "OOO", &lists, &header_key, &header_value) ||
-        take_buffer(lists, &in->list_view, PyBUF_SIMPLE, 8 * (in->rows + 1)) < 0)
+        take_buffer(lists, &in->list_view, PyBUF_SIMPLE, 8 * (rows + 1)) < 0)
         return -1;
+    if (in->list_view.obj == NULL)
+        return misused("no edges of headers");
     in->lists = in->list_view.buf;
-    for (int64_t row = 0; row < in->rows; row++)
+    for (int64_t row = 0; row < rows; row++)
         if (in->lists[row] > in->lists[row + 1])
             return misused("the edges of the headers fall");
-    if (in->lists[0] != 0 || in->lists[in->rows] > INT32_MAX)
+    if (in->lists[0] != 0 || in->lists[rows] > INT32_MAX)
         return misused("the headers do not begin with the first");
-    if (open_column(header_key, in->lists[in->rows], &in->header_key) < 0)
+    if (open_column(header_key, in->lists[rows], &in->header_key) < 0)
         return -1;
-    return open_column(header_value, in->lists[in->rows], &in->header_value);
+    return open_column(header_value, in->lists[rows], &in->header_value);
 }
 
-/* encode(rows, key | None, value, times, headers | None, deltas, room, largest, framed)
- *   -> (list of bytes, first row of each and the number of rows)
- * key, value: (edges, validity | None, data | None, first row). headers: (first header of each row, key, value).
- * framed: (attributes, producer id, producer epoch, base sequence) for whole batches, not compressed,
- * or None for their records alone. Raises OverflowError with the size of a record larger than `largest`. */
+static int open_input(PyObject *chunks, PyObject *slots, int64_t slot_count, input_t *in)
+{
+    if (!PyList_Check(chunks) || slot_count < 1 || slot_count > INT32_MAX)
+        return misused("chunks are a list, and there is a slot");
+    Py_ssize_t count = PyList_Size(chunks);
+    in->chunks = calloc((size_t)count + 1, sizeof *in->chunks);
+    in->slot = calloc((size_t)slot_count, sizeof *in->slot);
+    if (in->chunks == NULL || in->slot == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    in->slot_count = slot_count;
+    for (int64_t i = 0; i < slot_count; i++)
+        in->slot[i].batch = -1;
+    while (in->chunk_count < count) {
+        chunk_t *chunk = &in->chunks[in->chunk_count++];
+        if (open_chunk(PyList_GetItem(chunks, in->chunk_count - 1), chunk) < 0)
+            return -1;
+        in->rows += chunk->rows;
+    }
+    if (take_buffer(slots, &in->slots_view, PyBUF_SIMPLE, 4 * in->rows) < 0)
+        return -1;
+    in->slots = in->slots_view.buf;
+    for (int64_t row = 0; in->slots != NULL && row < in->rows; row++)
+        if (in->slots[row] < 0 || in->slots[row] >= slot_count)
+            return misused("a row of no slot");
+    return 0;
+}
+
+static void close_input(input_t *in)
+{
+    for (chunk_t *chunk = in->chunks; chunk != NULL && chunk < in->chunks + in->chunk_count; chunk++) {
+        close_column(&chunk->key);
+        close_column(&chunk->value);
+        close_column(&chunk->header_key);
+        close_column(&chunk->header_value);
+        drop_buffers(&chunk->time_view, 1);
+        drop_buffers(&chunk->list_view, 1);
+    }
+    drop_buffers(&in->slots_view, 1);
+    free(in->chunks);
+    free(in->slot);
+    free(in->batches);
+}
+
+static int open_header(PyObject *framed, int64_t slot_count, header_t *header)
+{
+    PyObject *sequences;
+#ifndef CRC_BY_CPU
+    return misused("no checksum to frame batches with");
+#endif
+    if (!PyTuple_Check(framed))
+        return misused("framed is a tuple");
+    if (!PyArg_ParseTuple(framed, "iLiO", &header->attributes, &header->producer_id, &header->producer_epoch, &sequences))
+        return -1;
+    if (take_buffer(sequences, &header->sequences, PyBUF_SIMPLE, 8 * slot_count) < 0)
+        return -1;
+    return header->sequences.obj == NULL ? misused("no sequences") : 0;
+}
+
+/* encode(chunks, slots | None, slot count, deltas, room, largest, framed)
+ *   -> list of (slot, records, first time, newest time, bytes), the batches of a slot in order
+ * chunks: a list of (rows, key | None, value, times, headers | None), where key and value are columns: (edges,
+ * validity | None, data | None, first row), and headers: (first header of each row, key, value).
+ * slots: an int32 of each row of all chunks, below the slot count; None: all have slot 0. Each slot has batches of its own.
+ * framed: (attributes, producer id, producer epoch, base sequence of each slot as int64) for whole batches, not
+ * compressed, or None for their records alone. Raises OverflowError with the size of a record larger than `largest`. */
 PyObject *encode(PyObject *module, PyObject *args)
 {
-    PyObject *key, *value, *time, *headers, *framed, *result = NULL;
-    long long rows, deltas, room, largest;
+    PyObject *chunks, *slots, *framed, *result = NULL;
+    long long slot_count, deltas, room, largest;
     header_t header;
     input_t in;
     memset(&in, 0, sizeof in);
-    if (!PyArg_ParseTuple(args, "LOOOOLLLO", &rows, &key, &value, &time, &headers, &deltas, &room, &largest, &framed))
+    memset(&header, 0, sizeof header);
+    if (!PyArg_ParseTuple(args, "OOLLLLO", &chunks, &slots, &slot_count, &deltas, &room, &largest, &framed))
         return NULL;
-    if (framed != Py_None) {
-#ifndef CRC_BY_CPU
-        misused("no checksum to frame batches with");
-        return NULL;
-#endif
-        if (!PyTuple_Check(framed)) {
-            misused("framed is a tuple");
-            return NULL;
-        }
-        if (!PyArg_ParseTuple(framed, "iLiL", &header.attributes, &header.producer_id, &header.producer_epoch,
-                              &header.base_sequence))
-            return NULL;
-    }
-    in.rows = rows;
-    if (rows < 0 || rows > INT32_MAX || value == Py_None)
-        misused("no rows");
-    else if (open_input(key, value, time, headers, &in) == 0) {
+    if (open_input(chunks, slots, slot_count, &in) == 0 &&
+        (framed == Py_None || open_header(framed, slot_count, &header) == 0)) {
         int64_t planned;
         Py_BEGIN_ALLOW_THREADS
         planned = plan(&in, deltas, room, largest);
@@ -308,21 +400,11 @@ PyObject *encode(PyObject *module, PyObject *args)
             PyErr_NoMemory();
         else if (planned > 0)
             PyErr_Format(PyExc_OverflowError, "%lld", (long long)planned);
-        else {
-            PyObject *batches = make_batches(&in, framed == Py_None ? NULL : &header);
-            if (batches != NULL)
-                result = Py_BuildValue("Ny#", batches, (const char *)in.starts,
-                                       (Py_ssize_t)((in.batches + (in.batches > 0)) * 8));
-        }
+        else
+            result = make_batches(&in, framed == Py_None ? NULL : &header);
     }
-    free(in.starts);
-    free(in.sizes);
-    close_column(&in.key);
-    close_column(&in.value);
-    close_column(&in.header_key);
-    close_column(&in.header_value);
-    drop_buffers(&in.time_view, 1);
-    drop_buffers(&in.list_view, 1);
+    close_input(&in);
+    drop_buffers(&header.sequences, 1);
     return result;
 }
 

@@ -7,11 +7,12 @@ the records without a Python object for each; without it a plain loop does, with
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from broker.errors import BrokerError, ConfigError, ErrorCode
@@ -23,9 +24,6 @@ from broker.records.record import encode_field
 from broker.records.record_sections import Int64s
 from broker.records.varint import encode_varint
 
-_MOST_BYTES: Final = 64 << 20
-"""Larger input is encoded in two halves, because of memory and Arrow's 32-bit offsets."""
-
 _LARGEST_RECORD: Final = 1 << 30
 
 _ROWS_AT_ONCE: Final = 1000
@@ -34,26 +32,17 @@ _ROWS_AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """The arguments of `columns.encode_columns`."""
+    """The arguments of `columns.encode_partitions`."""
 
     codec: int
     max_bytes: int
     producer_id: int
     producer_epoch: int
-    base_sequence: int
+    base_sequences: Sequence[int]
     transactional: bool
 
-    def sequence_of(self, row: int) -> int:
-        """Sequences wrap at 2**31 - 1, as in Kafka; -1 means none and stays."""
-        return self.base_sequence if self.base_sequence < 0 else (self.base_sequence + row) & 0x7FFFFFFF
 
-    def after(self, rows: int) -> EncodeOptions:
-        """The options for the records after the first `rows`."""
-        return replace(self, base_sequence=self.sequence_of(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class _HeaderPairs:
+class _HeaderPairs(NamedTuple):
     """The number of headers of each row, and all headers in the order of the rows."""
 
     count: Int64s
@@ -61,88 +50,125 @@ class _HeaderPairs:
     value: pa.Array
 
 
+class _Chunk(NamedTuple):
+    key: pa.Array | None
+    value: pa.Array
+    times: Int64s
+    headers: _HeaderPairs | None
+
+
+class _Section(NamedTuple):
+    """A batch of a slot: its records, or all of it."""
+
+    slot: int
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    content: bytes
+
+
 def encode(
-    key: pa.Array | None, value: pa.Array, timestamp: pa.Array, headers: pa.Array | None, options: EncodeOptions
-) -> list[bytes]:
-    """See `columns.encode_columns`, which has checked the columns."""
-    rows = len(value)
-
-    def part(begin: int, size: int) -> list[bytes]:
-        keys, pairs = (None if c is None else c.slice(begin, size) for c in (key, headers))
-        values, times = value.slice(begin, size), timestamp.slice(begin, size)
-        return encode(keys, values, times, pairs, options.after(begin))
-
-    if rows > 1 and sum(column.nbytes for column in (key, value, headers) if column is not None) > _MOST_BYTES:
-        half = rows // 2
-        return part(0, half) + part(half, rows - half)
-    if not rows:
-        return []
-    times, pairs = timestamp.to_numpy(), _header_pairs(headers)
-    if native.kernel is not None:
-        return _encode_natively(native.kernel, key, value, times, pairs, options)
-    return _encode_plainly(key, value, times, pairs, options)
+    columns: Iterable[tuple[pa.Array | None, pa.Array, pa.Array, pa.Array | None]],
+    slots: npt.NDArray[np.int32] | None,
+    options: EncodeOptions,
+) -> list[list[bytes]]:
+    """See `columns.encode_partitions`, which has checked the columns; `slots` are its partitions."""
+    chunks = [
+        _Chunk(key, value, timestamp.to_numpy(), _header_pairs(headers))
+        for key, value, timestamp, headers in columns
+        if len(value)
+    ]
+    batches: list[list[bytes]] = [[] for _ in options.base_sequences]
+    if chunks:
+        deltas = _delta_bytes(chunks)
+        if native.kernel is None:
+            sections, framed = _encode_plainly(chunks, slots, deltas, options), False
+        else:
+            sections, framed = _encode_natively(native.kernel, chunks, slots, deltas, options)
+        if framed:
+            for section in sections:
+                batches[section.slot].append(section.content)
+        else:
+            _frame(sections, batches, options)
+    return batches
 
 
 def _encode_natively(
-    kernel: Kernel,
-    key: pa.Array | None,
-    value: pa.Array,
-    timestamp: Int64s,
-    headers: _HeaderPairs | None,
-    options: EncodeOptions,
-) -> list[bytes]:
-    """The kernel cuts rows into batches by the rule of `_encode_plainly`, and adds the headers of uncompressed ones."""
+    kernel: Kernel, chunks: Sequence[_Chunk], slots: npt.NDArray[np.int32] | None, deltas: int, options: EncodeOptions
+) -> tuple[list[_Section], bool]:
+    """The kernel cuts rows into batches by the rule of `_encode_plainly`, and adds the headers of uncompressed ones;
+    True if it did."""
     framed = None
     if options.codec == Codec.NONE and native.crc_in_kernel():
         attributes = TRANSACTIONAL_BIT if options.transactional else 0
-        framed = (attributes, options.producer_id, options.producer_epoch, options.base_sequence)
-    pairs = None
-    if headers is not None:
-        edges = np.concatenate(([0], np.cumsum(headers.count)))
-        pairs = edges, column_buffers(headers.key), column_buffers(headers.value)
+        sequences = np.array(options.base_sequences, np.int64)
+        framed = (attributes, options.producer_id, options.producer_epoch, sequences)
     try:
-        batches, starts = kernel.encode(
-            len(value),
-            None if key is None else column_buffers(key),
-            column_buffers(value),
-            timestamp,
-            pairs,
-            _delta_bytes(timestamp),
+        made = kernel.encode(
+            [_buffers(chunk) for chunk in chunks],
+            slots,
+            len(options.base_sequences),
+            deltas,
             options.max_bytes - HEADER_SIZE,
             _LARGEST_RECORD,
             framed,
         )
     except OverflowError as error:
         raise BrokerError(ErrorCode.message_too_large, f"a record of {error} bytes") from None
-    return batches if framed else _frame(batches, np.frombuffer(starts, np.int64), timestamp, options)
+    return [_Section(*section) for section in made], framed is not None
+
+
+def _buffers(chunk: _Chunk) -> native.Chunk:
+    headers = chunk.headers
+    pairs = None
+    if headers is not None:
+        edges = np.concatenate(([0], np.cumsum(headers.count)))
+        pairs = edges, column_buffers(headers.key), column_buffers(headers.value)
+    key = None if chunk.key is None else column_buffers(chunk.key)
+    return len(chunk.value), key, column_buffers(chunk.value), chunk.times, pairs
+
+
+@dataclass(slots=True)
+class _Filling:
+    """A batch that rows are added to, without the kernel."""
+
+    slot: int
+    first_time: int
+    newest: int
+    bound: int = 0
+    count: int = 0
+    records: list[bytes] = field(default_factory=list)
 
 
 def _encode_plainly(
-    key: pa.Array | None, value: pa.Array, timestamp: Int64s, headers: _HeaderPairs | None, options: EncodeOptions
-) -> list[bytes]:
+    chunks: Sequence[_Chunk], slots: npt.NDArray[np.int32] | None, deltas: int, options: EncodeOptions
+) -> list[_Section]:
     """Without the kernel. A record larger than the room of a batch gets a batch of its own.
 
     The length of a record's deltas depends on where its batch begins, so the longest possible ones are assumed.
     """
-    deltas, room = _delta_bytes(timestamp), options.max_bytes - HEADER_SIZE
-    starts, sections, times = [0], [], timestamp.tolist()
-    records: list[bytes] = []
-    bound = 0
-    for row, fields in enumerate(_encoded_fields(key, value, headers)):
+    room = options.max_bytes - HEADER_SIZE
+    made: list[_Filling] = []
+    filling: dict[int, _Filling] = {}
+    rows = itertools.chain.from_iterable(
+        zip(chunk.times.tolist(), _encoded_fields(chunk.key, chunk.value, chunk.headers), strict=True)
+        for chunk in chunks
+    )
+    for (time, fields), slot in zip(rows, itertools.repeat(0) if slots is None else slots.tolist(), strict=False):
         largest = 1 + deltas + len(fields)
         largest += len(encode_varint(largest))
         if largest > _LARGEST_RECORD:
             raise BrokerError(ErrorCode.message_too_large, f"a record of {largest} bytes")
-        if records and bound + largest > room:
-            sections.append(b"".join(records))
-            starts.append(row)
-            records, bound = [], 0
-        bound += largest
-        start = starts[-1]
-        body = b"".join((b"\0", encode_varint(times[row] - times[start]), encode_varint(row - start), fields))
-        records += (encode_varint(len(body)), body)
-    sections.append(b"".join(records))
-    return _frame(sections, np.array([*starts, len(value)], np.int64), timestamp, options)
+        batch = filling.get(slot)
+        if batch is None or batch.bound + largest > room:
+            batch = filling[slot] = _Filling(slot, time, time)
+            made.append(batch)
+        body = b"".join((b"\0", encode_varint(time - batch.first_time), encode_varint(batch.count), fields))
+        batch.records += (encode_varint(len(body)), body)
+        batch.bound += largest
+        batch.count += 1
+        batch.newest = max(batch.newest, time)
+    return [_Section(one.slot, one.count, one.first_time, one.newest, b"".join(one.records)) for one in made]
 
 
 def _encoded_fields(key: pa.Array | None, value: pa.Array, headers: _HeaderPairs | None) -> Iterator[bytes]:
@@ -163,37 +189,36 @@ def _elements(column: pa.Array) -> Iterator[bytes | None]:
         yield from column.slice(begin, _ROWS_AT_ONCE).to_pylist()
 
 
-def _delta_bytes(timestamp: Int64s) -> int:
+def _delta_bytes(chunks: Sequence[_Chunk]) -> int:
     """The most bytes that a record's timestamp and offset deltas can take."""
-    span = int(timestamp.max()) - int(timestamp.min())
-    if span >= 1 << 62:
-        raise ConfigError(f"timestamps {timestamp.min()} and {timestamp.max()} are too far apart for one batch")
-    return len(encode_varint(span)) + len(encode_varint(len(timestamp)))
+    oldest = min(int(chunk.times.min()) for chunk in chunks)
+    newest = max(int(chunk.times.max()) for chunk in chunks)
+    if newest - oldest >= 1 << 62:
+        raise ConfigError(f"timestamps {oldest} and {newest} are too far apart for one batch")
+    return len(encode_varint(newest - oldest)) + len(encode_varint(sum(len(chunk.times) for chunk in chunks)))
 
 
-def _frame(
-    sections: Sequence[bytes | memoryview], starts: Int64s, timestamp: Int64s, options: EncodeOptions
-) -> list[bytes]:
-    """Compress the records of each batch and add its header."""
-    base_timestamps = timestamp[starts[:-1]].tolist()
-    max_timestamps = np.maximum.reduceat(timestamp, starts[:-1]).tolist()
-    rows = starts.tolist()
-    batches: list[bytes] = []
-    for index, count in enumerate(np.diff(starts).tolist()):
-        batches.append(
+def _frame(sections: Sequence[_Section], batches: list[list[bytes]], options: EncodeOptions) -> None:
+    """Compress the records of each batch and add its header. Sequences wrap at 2**31 - 1, as in Kafka; -1 means none
+    and stays."""
+    sequences = list(options.base_sequences)
+    for section in sections:
+        sequence = sequences[section.slot]
+        if sequence >= 0:
+            sequences[section.slot] = (sequence + section.count) & 0x7FFFFFFF
+        batches[section.slot].append(
             build_batch(
-                compress(options.codec, sections[index]),
-                count,
+                compress(options.codec, section.content),
+                section.count,
                 codec=options.codec,
-                base_timestamp=base_timestamps[index],
-                max_timestamp=max_timestamps[index],
+                base_timestamp=section.base_timestamp,
+                max_timestamp=section.max_timestamp,
                 producer_id=options.producer_id,
                 producer_epoch=options.producer_epoch,
-                base_sequence=options.sequence_of(rows[index]),
+                base_sequence=sequence,
                 transactional=options.transactional,
             )
         )
-    return batches
 
 
 def _header_pairs(headers: pa.Array | None) -> _HeaderPairs | None:

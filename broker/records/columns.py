@@ -6,8 +6,8 @@ microsecond. The tests compare both functions with a slow codec in plain Python 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,30 @@ from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.records.key_hash import partition_of_key
 from broker.records.record_sections import NO_LIMIT, DecodeOptions
 
-__all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns", "partitions_of_keys"]
+__all__ = [
+    "HEADERS_TYPE",
+    "TIMESTAMP_TYPE",
+    "Columns",
+    "RecordColumns",
+    "decode_columns",
+    "encode_columns",
+    "encode_partitions",
+    "partitions_of_keys",
+]
 
 _MOST_PLAIN_BYTES: Final = 512 << 20
 
 NO_KEY: Final = -1
 """Stands for a null key, whose partition the caller chooses."""
+
+
+class RecordColumns(NamedTuple):
+    """Rows to encode: key (None: no row has one) and value binary, timestamp int64 in ms, headers HEADERS_TYPE."""
+
+    key: pa.Array | None
+    value: pa.Array
+    timestamp: pa.Array
+    headers: pa.Array | None
 
 
 def decode_columns(
@@ -102,27 +120,60 @@ def encode_columns(
 
     Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a row above 1 GiB.
     """
-    from broker.records.column_encoder import EncodeOptions, encode
-
     if isinstance(timestamp, int):
         timestamp = pa.repeat(pa.scalar(timestamp, pa.int64()), len(value))
-    expected = {
-        "key": (key, pa.binary()),
-        "value": (value, pa.binary()),
-        "timestamp": (timestamp, pa.int64()),
-        "headers": (headers, HEADERS_TYPE),
-    }
-    for name, (column, kind) in expected.items():
-        if column is None:
-            continue
-        if column.type != kind:
-            raise ConfigError(f"column {name} is {column.type}: cast it to {kind}")
-        if len(column) != len(value):
-            raise ConfigError(f"column {name} has {len(column)} rows, column value {len(value)}")
-    if timestamp.null_count:
-        raise ConfigError("column timestamp has nulls: fill them, with the time of now for example")
-    options = EncodeOptions(codec, max_bytes, producer_id, producer_epoch, base_sequence, transactional)
-    return encode(key, value, timestamp, headers, options)
+    (batches,) = encode_partitions(
+        [RecordColumns(key, value, timestamp, headers)],
+        None,
+        codec=codec,
+        max_bytes=max_bytes,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequences=[base_sequence],
+        transactional=transactional,
+    )
+    return batches
+
+
+def encode_partitions(
+    chunks: Sequence[RecordColumns],
+    partitions: npt.NDArray[np.int32] | None,
+    *,
+    base_sequences: Sequence[int],
+    codec: int = Codec.NONE,
+    max_bytes: int = DEFAULT_BATCH_BYTES,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transactional: bool = False,
+) -> list[list[bytes]]:
+    """The record batches of each partition, its rows in the order of all `chunks`. No row is copied before.
+
+    partitions: of each row of all chunks, below the number of `base_sequences`; None for one partition.
+    Else as `encode_columns`.
+    """
+    from broker.records.column_encoder import EncodeOptions, encode
+
+    for key, value, timestamp, headers in chunks:
+        expected = {
+            "key": (key, pa.binary()),
+            "value": (value, pa.binary()),
+            "timestamp": (timestamp, pa.int64()),
+            "headers": (headers, HEADERS_TYPE),
+        }
+        for name, (column, kind) in expected.items():
+            if column is None:
+                continue
+            if column.type != kind:
+                raise ConfigError(f"column {name} is {column.type}: cast it to {kind}")
+            if len(column) != len(value):
+                raise ConfigError(f"column {name} has {len(column)} rows, column value {len(value)}")
+        if timestamp.null_count:
+            raise ConfigError("column timestamp has nulls: fill them, with the time of now for example")
+    return encode(
+        chunks,
+        partitions,
+        EncodeOptions(codec, max_bytes, producer_id, producer_epoch, base_sequences, transactional),
+    )
 
 
 def partitions_of_keys(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:

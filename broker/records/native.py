@@ -26,6 +26,9 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
+Chunk = tuple[int, BinaryColumn | None, BinaryColumn, Buffer, tuple[Buffer, BinaryColumn, BinaryColumn] | None]
+"""Rows, key, value, times, and headers: the first header of each row, names and values."""
+
 KERNEL_VERSION: Final = 8
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
@@ -91,17 +94,15 @@ class Kernel(Protocol):
 
     def encode(
         self,
-        rows: int,
-        key: BinaryColumn | None,
-        value: BinaryColumn,
-        times: Buffer,
-        headers: tuple[Buffer, BinaryColumn, BinaryColumn] | None,
+        chunks: list[Chunk],
+        slots: Buffer | None,
+        slot_count: int,
         deltas: int,
         room: int,
         largest: int,
-        framed: tuple[int, int, int, int] | None,
+        framed: tuple[int, int, int, Buffer] | None,
         /,
-    ) -> tuple[list[bytes], bytes]: ...
+    ) -> list[tuple[int, int, int, int, bytes]]: ...
 
     decode_avro: ColumnsDecoder
     decode_json: ColumnsDecoder

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -22,14 +21,13 @@ from pathlib import Path
 import broker
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
+from broker.freed_memory import keep_freed_memory
 from broker.server import BrokerServer
 from broker.tools.logging_setup import configure_logging, held_back
 
 CONF = Path(broker.__file__).parent / "conf"
 
-# glibc's mallopt(3).
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = 16 << 20
+KEPT_BYTES = 16 << 20
 """The heap keeps so much freed memory; a single block of this size goes back to the kernel at once."""
 
 
@@ -79,7 +77,7 @@ def run_broker(options: BrokerOptions) -> None:
         config = BrokerConfig.load(options.properties or CONF / "server.properties", overrides)
         configure_logging(options.logging_config, config.logging_format)
     allow_many_files()
-    keep_freed_memory()
+    keep_freed_memory(KEPT_BYTES)
     asyncio.run(_run(config, options.stop_on_eof))
     _end_process()
 
@@ -98,19 +96,6 @@ def allow_many_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS has limits of its own
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def keep_freed_memory() -> bool:
-    """Let the C library keep the memory of one request for the next. Returns False where there is no glibc.
-
-    Otherwise the memory of a Produce request of a megabyte goes back to the kernel and is taken again page by page:
-    more than half of the CPU time of producing large batches (docs/performance.md).
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
 
 
 def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:

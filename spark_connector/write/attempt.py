@@ -21,6 +21,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.transaction_requests import TransactionHandle, init_transactional_id
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
+from broker.freed_memory import keep_freed_memory
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
@@ -32,6 +33,9 @@ _LOOK_AGAIN_S: Final = 0.1
 """If getting an id took longer, the attempt may be late, so it looks for a decision again."""
 
 _GIVE_UP_S: Final = 5.0
+
+_KEPT_BYTES: Final = 32 << 20
+"""A worker keeps so much memory of Arrow batches and record batches for the next ones; the most that glibc takes."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ def _write(
     first: pa.RecordBatch,
     rest: Iterator[pa.RecordBatch],
 ) -> Written:
+    keep_freed_memory(_KEPT_BYTES)
     idle = worker_clients().producing(plan.options.client)
     made = RowsWriter(cluster, plan.options, transaction=handle, idle=idle, partition=attempt.partition)
     with contextlib.closing(made) as writer:

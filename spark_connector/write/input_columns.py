@@ -107,7 +107,7 @@ def check_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> 
         )
 
 
-def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
+def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.RecordBatch:
     """The columns of `batch` to write: value and timestamp (ms, never null); key, topic, partition, headers if present.
 
     Raises ConnectorError for a topic that is null, ConfigError for a time before 1970.
@@ -129,7 +129,7 @@ def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
         columns["partition"] = batch["partition"].cast(pa.int32())
     if "headers" in names and options.include_headers is not False:
         columns["headers"] = batch["headers"].cast(HEADERS_TYPE)
-    return pa.table(columns)
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _binary(column: pa.Array) -> pa.Array:
@@ -157,11 +157,11 @@ _MOST_OVERHEAD: Final = 100
 _MOST_PER_HEADER: Final = 10
 
 
-def refuse_too_large(rows: pa.Table, limit: int) -> None:
+def refuse_too_large(rows: pa.RecordBatch, limit: int) -> None:
     """Raise BrokerError (message_too_large) if a row of `rows` is larger than `limit`, `max.request.size`.
 
-    Sizes are counted as Kafka's producer does: key, value, headers and overhead. `rows`: columns of `to_rows`, each in
-    one chunk. Only rows that may be too large are measured one by one.
+    Sizes are counted as Kafka's producer does: key, value, headers and overhead. `rows`: what `to_rows`
+    returns. Only rows that may be too large are measured one by one.
     """
     suspects = np.flatnonzero(_content_sizes(rows) > limit - _MOST_OVERHEAD)
     if not len(suspects):
@@ -179,14 +179,14 @@ def refuse_too_large(rows: pa.Table, limit: int) -> None:
         )
 
 
-def _content_sizes(rows: pa.Table) -> Int64s:
+def _content_sizes(rows: pa.RecordBatch) -> Int64s:
     """Bytes of key, value and headers of each row, with the largest possible overhead of headers."""
-    sizes = _lengths(rows["value"].chunk(0))
+    sizes = _lengths(rows["value"])
     names = rows.schema.names
     if "key" in names:
-        sizes = sizes + _lengths(rows["key"].chunk(0))
+        sizes = sizes + _lengths(rows["key"])
     if "headers" in names:
-        headers = rows["headers"].chunk(0)
+        headers = rows["headers"]
         key, value = headers.flatten().flatten()
         before = np.concatenate(([0], np.cumsum(_lengths(key) + _lengths(value) + _MOST_PER_HEADER)))
         edges = np.concatenate(([0], np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy())))

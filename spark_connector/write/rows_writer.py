@@ -1,8 +1,9 @@
 """Rows to record batches on the wire, column by column: the hot path of a writing task.
 
-attempt.py passes the Arrow batches of a task. Some megabytes of rows are collected, sorted by topic and partition (a
-stable sort: rows of a partition keep their order), encoded partition by partition, and sent while the next rows are
-collected. While rows are encoded, memory holds them three times: as received, sorted, and as record batches.
+attempt.py passes the Arrow batches of a task. Some megabytes of rows are collected, encoded into the batches of their
+partitions as they were received (rows of a partition keep their order), and sent while the next rows are collected.
+While rows are encoded, memory holds them twice: as received, and as record batches. Only rows of several topics are
+sorted before.
 
 A row's partition follows Spark's rules: the column `partition` if it is not null; else Kafka's murmur2 of the key. Rows
 without a key stay with one partition for about a batch of bytes and then move on (KIP-480's sticky partitioner).
@@ -30,7 +31,7 @@ from broker.client.cluster_metadata import Node
 from broker.client.transaction_requests import TransactionHandle, add_partitions
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.columns import encode_columns, partitions_of_keys
+from broker.records.columns import RecordColumns, encode_partitions, partitions_of_keys
 from broker.records.compression import Codec
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
@@ -40,13 +41,17 @@ if TYPE_CHECKING:
     from spark_connector.formats.record_encoder import RecordEncoder
 
 _COLLECTED_BYTES: Final = 16 << 20
-"""Rows sorted at a time: enough for batches of a good size in topics with many partitions."""
+"""The most rows encoded at a time: enough for batches of a good size in topics with many partitions."""
+
+_BATCHES_AT_ONCE: Final = 4
+"""So many batches of each partition are enough. The less is collected, the more of it is in the processor's caches, and
+the sooner the brokers have work."""
 
 _MOST_AT_ONCE: Final = 256 << 20
 """Bytes of a batch that are encoded at a time. The rest is for what they become, because a column holds 2 GiB."""
 _MOST_COLLECTED: Final = (1 << 31) - 1
 
-_MOST_PARTITIONS_OF_INT16: Final = 1 << 15
+Int32s = npt.NDArray[np.int32]
 
 
 class Written(NamedTuple):
@@ -80,9 +85,9 @@ class RowsWriter:
             from spark_connector.formats.record_encoder import RecordEncoder
 
             self._encoder = RecordEncoder(options.formats, options.topic, partition)
-        self._bad: list[pa.Table] = []
+        self._bad: list[pa.RecordBatch] = []
         """Rows for `badRowsTopic`, which are sent with the collected."""
-        self._collected: list[pa.Table] = []
+        self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0
         self._sticky: dict[tuple[str, int], StickyRuns] = {}
         self._partitions: set[TopicPartition] = set()
@@ -96,8 +101,16 @@ class RowsWriter:
             self._collect(self._collected, batch, self._options)
         elif batch.num_rows:
             self._encode(self._encoder, batch)
-        if self._collected_bytes >= _COLLECTED_BYTES:
+        if self._collected_bytes >= self._enough_bytes():
             self._send_collected()
+
+    def _enough_bytes(self) -> int:
+        """Bytes of rows to encode together; the number of partitions is known when all go to one topic."""
+        topic = self._options.topic
+        if topic is None:
+            return _COLLECTED_BYTES
+        partitions = len(self._cluster.topic(topic).partitions)
+        return min(_COLLECTED_BYTES, _BATCHES_AT_ONCE * partitions * self._options.client.batch_size)
 
     def _encode(self, encoder: RecordEncoder, batch: pa.RecordBatch) -> None:
         try:
@@ -119,9 +132,10 @@ class RowsWriter:
         self.write(batch.slice(0, half))
         self.write(batch.slice(half))
 
-    def _collect(self, collected: list[pa.Table], batch: pa.RecordBatch, options: WriteOptions) -> None:
+    def _collect(self, collected: list[pa.RecordBatch], batch: pa.RecordBatch, options: WriteOptions) -> None:
         if batch.num_rows:
             rows = to_rows(batch, options)
+            refuse_too_large(rows, options.client.max_request_size)
             if self._collected_bytes + rows.nbytes > _MOST_COLLECTED:
                 self._send_collected()
             collected.append(rows)
@@ -140,36 +154,36 @@ class RowsWriter:
     def _send_collected(self) -> None:
         if not self._collected_bytes:
             return
-        parts: list[tuple[TopicPartition, pa.Table]] = []
+        parts: list[tuple[str, list[pa.RecordBatch], Int32s, int]] = []
         for collected, topic in (
             (self._collected, self._options.topic),
             (self._bad, self._options.formats.bad_rows_topic),
         ):
-            if collected:
-                rows = pa.concat_tables(collected).combine_chunks()
-                collected.clear()
-                refuse_too_large(rows, self._options.client.max_request_size)
-                self._rows += rows.num_rows
-                parts += [
-                    (TopicPartition(name, partition), part)
-                    for name, of_topic in _by_topic(rows, topic)
-                    for partition, part in self._by_partition(name, of_topic)
-                ]
-                del rows
+            for name, rows in _by_topic(collected, topic):
+                parts.append((name, rows, *self._partitions_of(name, pa.Table.from_batches(rows))))
+                self._rows += len(parts[-1][2])
+            collected.clear()
         self._collected_bytes = 0
-        new = {tp for tp, _ in parts} - self._partitions
+        new = {TopicPartition(name, one) for name, _, of_rows, _ in parts for one in _present(of_rows)}
+        new -= self._partitions
         if new and self._transaction is not None:
             add_partitions(self._cluster, self._transaction, new)
         self._partitions |= new
-        partitions, batches = [tp for tp, _ in parts], [self._encoded(tp, part) for tp, part in parts]
-        del parts  # frees memory: the batches hold the data
+        partitions: list[TopicPartition] = []
+        batches: list[list[bytes]] = []
+        while parts:
+            name, rows, of_rows, count = parts.pop()
+            partitions += [TopicPartition(name, one) for one in range(count)]
+            batches += self._encoded(name, rows, of_rows, count)
+            del rows  # frees memory: the batches hold the data
         # Round-robin: a request takes one batch per partition, so this order fills it with one of each.
         for turn in itertools.zip_longest(*batches):
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:
                     self._sender.send(tp, batch)
 
-    def _by_partition(self, topic: str, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    def _partitions_of(self, topic: str, rows: pa.Table) -> tuple[Int32s, int]:
+        """The partition of each row, and how many the topic has."""
         settings = self._options.client
         count = self._partition_count(topic, rows)
         sticky = self._sticky.get((topic, count))
@@ -184,59 +198,57 @@ class RowsWriter:
             rows_per_run=1 if settings.partitioner == "roundrobin" else rows_per_run,
             by_key=settings.partitioner == "murmur2_random",
         )
-        return _grouped(rows, partitions, count)
+        return partitions, count
 
     def _partition_count(self, topic: str, rows: pa.Table) -> int:
         largest = (pc.max(rows["partition"]).as_py() or 0) if "partition" in rows.schema.names else 0
         # The topic may have grown since this process looked it up.
         return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
-    def _encoded(self, tp: TopicPartition, rows: pa.Table) -> list[bytes]:
-        names = rows.schema.names
-        key, headers = (rows[name].chunk(0) if name in names else None for name in ("key", "headers"))
-        return encode_columns(
-            key,
-            rows["value"].chunk(0),
-            rows["timestamp"].chunk(0),
-            headers,
+    def _encoded(self, topic: str, rows: list[pa.RecordBatch], of_rows: Int32s, count: int) -> list[list[bytes]]:
+        """The batches of each partition of the topic."""
+        has_key, has_headers = (name in rows[0].schema.names for name in ("key", "headers"))
+        stamps = [self._sender.stamp(TopicPartition(topic, partition)) for partition in range(count)]
+        return encode_partitions(
+            [
+                RecordColumns(
+                    part["key"] if has_key else None,
+                    part["value"],
+                    part["timestamp"],
+                    part["headers"] if has_headers else None,
+                )
+                for part in rows
+            ],
+            of_rows,
             codec=self._codec,
-            max_bytes=min(self._options.client.batch_size, self._sender.largest_batch(tp.topic)),
+            max_bytes=min(self._options.client.batch_size, self._sender.largest_batch(topic)),
+            producer_id=stamps[0].producer_id,
+            producer_epoch=stamps[0].producer_epoch,
+            base_sequences=[stamp.base_sequence for stamp in stamps],
             transactional=self._transaction is not None,
-            **self._sender.stamp(tp)._asdict(),
         )
 
 
-def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each topic: all are of `topic`, or each has its own in a column."""
-    if topic is not None:
-        yield topic, rows
+def _by_topic(collected: list[pa.RecordBatch], topic: str | None) -> Iterator[tuple[str, list[pa.RecordBatch]]]:
+    """The rows of each topic in order: all are of `topic`, or each has its own in a column."""
+    if not collected:
         return
+    if topic is not None:
+        yield topic, [*collected]
+        return
+    rows = pa.Table.from_batches(collected).combine_chunks()
     topics = rows["topic"].combine_chunks().dictionary_encode()
     if isinstance(topics, pa.ChunkedArray):
         topics = topics.chunk(0)
     codes = topics.indices.to_numpy()
-    for code, part in _grouped(rows.drop_columns(["topic"]), codes, len(topics.dictionary)):
-        yield topics.dictionary[code].as_py(), part
+    ends = np.cumsum(np.bincount(codes))
+    taken = rows.drop_columns(["topic"]).take(pa.array(np.argsort(codes, kind="stable"))).combine_chunks()
+    for name, begin, end in zip(topics.dictionary.to_pylist(), [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        yield name, taken.slice(begin, end - begin).to_batches()
 
 
-def _grouped(
-    rows: pa.Table, codes: np.ndarray[tuple[int], np.dtype[np.int32]], count: int
-) -> Iterator[tuple[int, pa.Table]]:
-    """(code, its rows in order) for each code below `count` that occurs."""
-    present = np.flatnonzero(np.bincount(codes, minlength=1))
-    if len(present) == 1:
-        yield int(present[0]), rows
-        return
-    if count <= _MOST_PARTITIONS_OF_INT16:
-        codes = codes.astype(np.int16)  # numpy sorts these by radix
-    order = np.argsort(codes, kind="stable")
-    edges = np.searchsorted(codes[order], present)
-    taken = rows.take(pa.array(order)).combine_chunks()
-    for code, begin, end in zip(present.tolist(), edges.tolist(), [*edges.tolist()[1:], len(order)], strict=True):
-        yield code, taken.slice(begin, end - begin)
-
-
-Int32s = npt.NDArray[np.int32]
+def _present(partitions: Int32s) -> list[int]:
+    return np.flatnonzero(np.bincount(partitions)).tolist()  # type: ignore[no-any-return]
 
 
 class StickyRuns:
@@ -273,13 +285,9 @@ def partitions_of_rows(
             )
         result = asked.astype(np.int32, copy=True)
     if by_key and "key" in names and (open_ := result < 0).any():
-        keys = _one(rows["key"])
-        result = np.where(open_, partitions_of_keys(keys, partitions), result).astype(np.int32)
+        of_keys = np.concatenate([partitions_of_keys(part, partitions) for part in rows["key"].chunks])
+        result = of_keys if open_.all() else np.where(open_, of_keys, result)
     free = np.flatnonzero(result < 0)
     if len(free):
         result[free] = sticky.take(len(free), rows_per_run)
     return result
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

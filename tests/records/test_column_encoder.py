@@ -8,15 +8,36 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.errors import BrokerError, ConfigError
 from broker.records import column_encoder
 from broker.records.batch import HEADER_SIZE, parse_header, verify_batch
-from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
+from broker.records.columns import HEADERS_TYPE, RecordColumns, decode_columns, encode_columns, encode_partitions
 from broker.records.compression import Codec
+from broker.records.record import decode_batch
 from tests.support.record_batches import NOW, follow
 
 pytestmark = pytest.mark.usefixtures("implementation")
+
+binaries = st.none() | st.binary(max_size=60)
+times = st.integers(0, 1 << 40)
+pairs = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=5)), max_size=2)
+
+
+def columns_of_rows(rows: list[tuple[Any, ...]]) -> RecordColumns:
+    """(partition, key, value, time, headers) as columns."""
+    headers = [[{"key": key, "value": value} for key, value in row[4]] for row in rows]
+    key, value = (pa.array([row[index] for row in rows], pa.binary()) for index in (1, 2))
+    return RecordColumns(key, value, pa.array([row[3] for row in rows], pa.int64()), pa.array(headers, HEADERS_TYPE))
+
+
+def rows_of(batch: bytes) -> list[tuple[Any, ...]]:
+    return [
+        (one.key, one.value, one.timestamp, list(one.headers)) for one in decode_batch(batch, 0, parse_header(batch))
+    ]
+
 
 VALUES = pa.array([b"v" * (number % 200) for number in range(3000)], pa.binary())
 KEYS = pa.array([b"key-%d" % number for number in range(3000)], pa.binary())
@@ -34,11 +55,7 @@ def test_batches_keep_the_limit_and_use_most_of_it(limit: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-@pytest.mark.parametrize("most_bytes", [50_000, 1 << 30])
-def test_every_batch_begins_at_offset_0_and_sequences_go_on(
-    codec: Codec, most_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(column_encoder, "_MOST_BYTES", most_bytes)
+def test_every_batch_begins_at_offset_0_and_sequences_go_on(codec: Codec) -> None:
     batches = encode_columns(None, VALUES, NOW, codec=codec, producer_id=3, producer_epoch=0, base_sequence=2**31 - 100)
     headers = [parse_header(batch) for batch in batches]
     assert len(headers) > 5
@@ -48,13 +65,36 @@ def test_every_batch_begins_at_offset_0_and_sequences_go_on(
         assert following.base_sequence == (header.last_sequence + 1) % 2**31
 
 
-def test_much_is_written_in_parts_that_go_on_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = decode_columns(follow(encode_columns(KEYS, VALUES, NOW, base_sequence=5)))
-    monkeypatch.setattr(column_encoder, "_MOST_BYTES", 50_000)
-    batches = encode_columns(KEYS, VALUES, NOW, base_sequence=5)
-    parts = decode_columns(follow(batches))
-    assert (parts.key, parts.value, parts.offset) == (whole.key, whole.value, whole.offset)
-    assert parse_header(batches[-1]).last_sequence == 3004
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@given(data=st.data())
+@settings(max_examples=30)
+def test_each_partition_has_the_batches_that_its_rows_would_have_alone(codec: Codec, data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 4))
+    rows = data.draw(st.lists(st.tuples(st.integers(0, count - 1), binaries, binaries, times, pairs), max_size=40))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    limit = data.draw(st.integers(HEADER_SIZE + 1, 400))
+    sequences = data.draw(st.lists(st.integers(0, 2**31 - 1), min_size=count, max_size=count))
+    options: dict[str, Any] = {"codec": codec, "max_bytes": limit, "producer_id": 7, "transactional": True}
+    found = encode_partitions(
+        [columns_of_rows(rows[begin:end]) for begin, end in itertools.pairwise([0, *cuts, len(rows)])],
+        np.array([row[0] for row in rows], np.int32),
+        base_sequences=sequences,
+        **options,
+    )
+    assert len(found) == count
+    for partition, batches in enumerate(found):
+        alone = [row for row in rows if row[0] == partition]
+        got = [row for batch in batches for row in rows_of(batch)]
+        assert got == [row[1:] for row in alone]
+        sequence = sequences[partition]
+        for batch in batches:
+            header = parse_header(batch)
+            verify_batch(batch, 0, header)
+            assert header.base_sequence == sequence
+            sequence = (sequence + header.record_count) % 2**31
+            assert len(batch) <= limit or header.record_count == 1 or codec is not Codec.NONE
+        if len(cuts) == 0 and count == 1:
+            assert batches == encode_columns(*columns_of_rows(alone), base_sequence=sequences[0], **options)
 
 
 def test_slices_of_larger_arrays_are_read_at_their_offset() -> None:

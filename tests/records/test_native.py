@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
-SOURCES = (8, "8b6ab50b8c52187b")
+SOURCES = (8, "c283b0d78199bdc6")
 """The kernel's version, and the digest of its sources at that version."""
 
 
@@ -159,7 +160,7 @@ def test_columns_that_leave_their_buffers_are_refused(kernel: Kernel) -> None:
 
     def encode(*edges: int, first: int = 0) -> None:
         value = np.array(edges, np.int32), None, data, first
-        kernel.encode(2, None, value, times, None, 3, 16384, 1 << 30, None)
+        kernel.encode([(2, None, value, times, None)], None, 1, 3, 16384, 1 << 30, None)
 
     encode(0, 1, 3)
     for edges in ((0, 1), (0, 2, 1), (0, 1, 4), (-1, 1, 3)):
@@ -169,6 +170,31 @@ def test_columns_that_leave_their_buffers_are_refused(kernel: Kernel) -> None:
         encode(0, 1, 3, first=1)
     with pytest.raises(SystemError):
         kernel.partitions(2, (np.array([0, 1], np.int32), None, data, 0), 3, bytearray(8))
+
+
+@needs_kernel
+def test_rows_of_no_partition_are_refused(kernel: Kernel) -> None:
+    one = (2, None, (np.array([0, 1, 3], np.int32), None, b"abc", 0), np.zeros(2, np.int64), None)
+
+    def encode(*slots: int, chunks: object = None, count: int = 2, framed: object = None) -> int:
+        given: Any = [one] if chunks is None else chunks
+        return len(kernel.encode(given, np.array(slots, np.int32), count, 3, 16384, 1 << 30, framed))  # type: ignore[arg-type]
+
+    assert encode(1, 0) == 2
+    assert encode(1, 0, 1, 1, chunks=[one, one]) == 2
+    for slots in ((0, 2), (-1, 0), (0,)):
+        with pytest.raises(SystemError):
+            encode(*slots)
+    for wrong in ([one, one], [one[:-1]], [()], one):
+        with pytest.raises((SystemError, TypeError)):
+            encode(0, 1, chunks=wrong)
+    with pytest.raises(SystemError):
+        encode(0, 0, count=0)
+    with pytest.raises(SystemError):
+        encode(0, 0, chunks=[(2, None, one[2], None, None)])
+    if native.crc_in_kernel():
+        with pytest.raises(SystemError):
+            encode(0, 1, framed=(0, 1, 0, np.zeros(1, np.int64)))
 
 
 @needs_kernel

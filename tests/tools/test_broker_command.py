@@ -10,14 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.tools import broker as console_command
-from broker.tools.run_broker import BrokerOptions
+from broker.tools.run_broker import KEPT_BYTES, BrokerOptions
+from spark_connector.write.attempt import _KEPT_BYTES
 
 
 def _page_faults(prepare: str) -> int:
     """Minor page faults of a child that takes and frees 200 buffers of a megabyte, after `prepare`."""
     script = f"""
         import resource
-        from broker.tools.run_broker import keep_freed_memory
+        from broker.freed_memory import keep_freed_memory
         {prepare}
         def take():
             kept = [bytearray(1 << 20) for _ in range(3)]
@@ -32,8 +33,9 @@ def _page_faults(prepare: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
-def test_buffers_of_a_megabyte_are_not_given_back_to_the_kernel_each_time() -> None:
-    without, kept = _page_faults("pass"), _page_faults("assert keep_freed_memory()")
+@pytest.mark.parametrize("kept_bytes", [KEPT_BYTES, _KEPT_BYTES], ids=["broker", "task that writes"])
+def test_buffers_of_a_megabyte_are_not_given_back_to_the_kernel_each_time(kept_bytes: int) -> None:
+    without, kept = _page_faults("pass"), _page_faults(f"assert keep_freed_memory({kept_bytes})")
     assert kept < 2000
     assert kept < without / 5
 

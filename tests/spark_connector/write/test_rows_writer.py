@@ -186,6 +186,25 @@ def test_a_request_takes_a_batch_of_each_partition(
         assert [int(value or b"") for partition, _, value in sink.read(topic) if partition == 3] == [*range(3, 1200, 4)]
 
 
+def test_some_batches_of_each_partition_are_sent_while_more_rows_come(
+    own_broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Topic(own_broker.bootstrap, topic, 2)
+    wire = ProducedFrames(monkeypatch)
+    rows = pa.record_batch({"value": pa.array([f"{number:0100}" for number in range(50)])})
+    given = {"kafka.bootstrap.servers": own_broker.bootstrap, "topic": topic, "kafka.batch.size": "1000"}
+    given["kafka.max.request.size"] = "2000"
+    options = parse_write_options(given, stream=False)
+    with Cluster(options.client) as cluster:
+        writer = RowsWriter(cluster, options)
+        writer.write(rows)
+        assert wire.requests == 0
+        writer.write(rows)
+        assert wire.requests > 0
+        assert writer.finish().rows == 100
+        writer.close()
+
+
 def test_what_the_broker_says_of_a_row_reaches_the_user(sink: Sink, broker: Kafka, topic: str) -> None:
     Topic(broker.bootstrap, topic, 1, cleanup_policy="compact")
     with pytest.raises(BrokerError, match=f"producing to {topic}-0: .*key") as raised:
@@ -292,9 +311,3 @@ def test_rows_that_the_schema_refuses_go_to_their_topic_with_the_write(
 def test_a_topic_that_is_not_there_is_named(sink: Sink) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic 'no-such-topic'"):
         sink.write(batch(range(3)), topic="no-such-topic")
-
-
-def test_many_partitions_are_sorted_in_any_width_of_number() -> None:
-    codes = np.array([70_000, 5, 70_000, 0], np.int32)
-    groups = list(rows_writer._grouped(pa.table({"value": [1, 2, 3, 4]}), codes, 70_001))
-    assert [(code, part["value"].to_pylist()) for code, part in groups] == [(0, [4]), (5, [2]), (70_000, [1, 3])]
