@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,10 +27,21 @@ LARGEST_PROBE = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 SLOW_S: Final = 0.02
-"""A write into the page cache that took longer had to wait for the disk: for writeback or for the journal."""
+"""A write into the page cache that took longer, and waited, had to wait for the disk: for writeback or for the
+journal."""
 
 SLOW_PERIOD_S: Final = 5.0
 """How long after such a write others are expected to wait as well."""
+
+
+def thread_waits() -> int:
+    """How often this thread has waited for something. Who only had to give the processor to others did not wait.
+
+    Where the system does not tell, as on macOS, the number grows with each call.
+    """
+    if not hasattr(resource, "RUSAGE_THREAD"):
+        return time.perf_counter_ns()
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def storage_error(act: str, directory: Path, error: OSError) -> BrokerError:
@@ -73,9 +86,12 @@ class Disk:
         self.failure = self.broken = ""
         logger.warning("%s takes appends again%s", self._directory, self._room())
 
-    def wrote(self, began: float, ended: float) -> None:
-        """Report when the write of an append began and ended (monotonic clock, s)."""
-        if ended - began > SLOW_S:
+    def wrote(self, began: float, ended: float, waits: int) -> None:
+        """Report when the write of an append began and ended (monotonic clock, s), from its thread.
+
+        `waits`: `thread_waits()` before it. On a busy machine a write takes long because others have the processor.
+        """
+        if ended - began > SLOW_S and thread_waits() != waits:
             self.slow_until = ended + SLOW_PERIOD_S
 
     def works(self) -> bool:

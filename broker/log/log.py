@@ -32,7 +32,7 @@ from broker.log.append_checks import (
 )
 from broker.log.archived_log import ArchivedLog, ArchivedState
 from broker.log.checkpoints import PARTITION_METADATA, known_topic_id, write_topic_id
-from broker.log.disk import Disk, storage_error, wrap_disk_errors
+from broker.log.disk import Disk, storage_error, thread_waits, wrap_disk_errors
 from broker.log.flushing import Flusher
 from broker.log.follower_append import FollowerAppend, FollowerRun, plan_follower_append
 from broker.log.leader_epochs import NO_EPOCH
@@ -299,9 +299,9 @@ class Log(RetainedLog):
 
     def _write_bytes(self, file: SegmentFile, buffer: WritableBuffer, position: int) -> None:
         """The blocking step of an append. It may run in any thread, so it touches no other state of the log."""
-        began = self._clock.monotonic()
+        waits, began = thread_waits(), self._clock.monotonic()
         file.pwrite(buffer, position)
-        self.disk.wrote(began, self._clock.monotonic())
+        self.disk.wrote(began, self._clock.monotonic(), waits)
 
     # --- flushing
 

@@ -1,9 +1,11 @@
 """One client connection: frames in, responses out in the order of the requests.
 
 Made by the listener. Requests are handled one after another, as in Kafka. While one waits (a long poll, a group join),
-later frames are queued. The connection stops reading when `MAX_QUEUED` frames or `MAX_QUEUED_BYTES` are queued, or the
-requests of all connections take too much memory. On a SASL listener only the login is served until it has succeeded
-(sasl.py). With TLS, tls.py stands between the socket and this class. response.py writes the responses.
+later frames are queued. Only records with acks=all do not wait for each other: the next are appended while the first
+are on their way to the followers, who then fetch several batches at once. The connection stops reading when
+`MAX_QUEUED` frames or `MAX_QUEUED_BYTES` wait, or the requests of all connections take too much memory. On a SASL
+listener only the login is served until it has succeeded (sasl.py). With TLS, tls.py stands between the socket and this
+class. response.py writes the responses.
 
 A client above its quota is throttled (KIP-219): its response goes out at once, and the connection is muted for a time.
 It still reads until the next request is there, so that it notices when the client leaves; then it stops reading.
@@ -21,6 +23,7 @@ import enum
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
 from broker.metrics import ListenerMetrics
@@ -32,6 +35,7 @@ from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import read_head, wants_no_answer
 from broker.security.addresses import plain_address
 from broker.security.principal_mapping import NoMatchingRule, PrincipalMapping
@@ -93,6 +97,11 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._held_bytes = 0
         self._holds_unanswered = False
+        self._is_appended = False
+        """Whether `_serving` and all of `_ahead` are answers of records that are in the log already."""
+        self._ahead: collections.deque[tuple[DelayedAnswer[Response | ThrottledResponse], int]] = collections.deque()
+        """Answers behind `_serving`, of records that were appended while it waits, with the bytes of each request."""
+        self._ahead_bytes = 0
         self._untaken_bytes = 0
         self._serving: asyncio.Task[None] | DelayedAnswer[Response | ThrottledResponse] | None = None
         """The answer that is awaited, or that is being written. Later requests wait for its end."""
@@ -224,6 +233,7 @@ class Connection(asyncio.BufferedProtocol):
             fields = {"event": "connection_closed", "peer": f"{host}:{port}", "reason": reason}
             logger.warning("closing the connection of %s:%d: %s", host, port, text, extra=fields)
         self._drop_queued()
+        self._cancel_ahead()
         if not has_transport:
             self._end()
 
@@ -256,6 +266,14 @@ class Connection(asyncio.BufferedProtocol):
             self._release_held()
         elif self._serving is not None and not self._serving.cancelling():
             self._serving.cancel()
+        self._cancel_ahead()
+
+    def _cancel_ahead(self) -> None:
+        while self._ahead:
+            answer, size = self._ahead.popleft()
+            self._ahead_bytes -= size
+            self._memory.release(size)
+            answer.cancel()
 
     @property
     def last_active(self) -> float:
@@ -283,11 +301,12 @@ class Connection(asyncio.BufferedProtocol):
     # --- frames
 
     def _receive(self, frame: bytearray, now: float) -> None:
-        if self._may_handle and not self._queue:
+        if not self._queue and self._may_handle(frame):
             self._handle(frame, now)
             return
         self._enqueue(frame, now)
-        is_much = len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES
+        is_much = len(self._queue) + len(self._ahead) >= MAX_QUEUED
+        is_much = is_much or self._queued_bytes + self._ahead_bytes >= MAX_QUEUED_BYTES
         if is_much or self._memory.full or self._mute is not None:
             self._transport.pause_reading()
 
@@ -296,16 +315,25 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes += len(frame)
         self._memory.hold(len(frame))
 
-    @property
-    def _may_handle(self) -> bool:
-        if self._serving is not None or self._mute is not None:
+    def _may_handle(self, frame: bytearray) -> bool:
+        if (self._serving is not None and not self._may_go_ahead(frame)) or self._mute is not None:
             return False
         if self.state is ConnectionState.OPEN:
             return not (self._writer.paused or self._transport.is_closing())
         return self._is_without_peer
 
+    def _may_go_ahead(self, frame: bytearray) -> bool:
+        """Whether records may be appended although those before them are not acknowledged yet.
+
+        Not where handling them might end the connection, or throttle it: the answers before theirs come first.
+        """
+        if not self._is_appended or self._sasl is not None or self.is_outdated or self._router.throttles:
+            return False
+        is_much = len(self._ahead) >= MAX_QUEUED or self._ahead_bytes + len(frame) > MAX_QUEUED_BYTES
+        return not (is_much or self._memory.full) and read_head(frame).wants_all_replicas
+
     def _handle_queued(self) -> None:
-        while self._queue and self._may_handle:
+        while self._queue and self._may_handle(self._queue[0][0]):
             frame, received = self._queue.popleft()
             self._queued_bytes -= len(frame)
             self._memory.release(len(frame))
@@ -361,8 +389,11 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(error)
         else:
-            if isinstance(response, DelayedAnswer):
+            if self._serving is not None:
+                self._go_ahead(response, len(frame))
+            elif isinstance(response, DelayedAnswer):
                 self._hold(frame)
+                self._is_appended = head.key == ApiKey.PRODUCE
                 self._serving = response
                 response.receive(self._answered)
             elif isinstance(response, Awaitable):
@@ -375,11 +406,27 @@ class Connection(asyncio.BufferedProtocol):
                 if self._sasl is not None:
                     self._check_login(self._sasl)
 
+    def _go_ahead(
+        self, response: Response | ThrottledResponse | DelayedAnswer[Any] | Awaitable[Any], size: int
+    ) -> None:
+        """Keep the answer until those before it are written. `size`: the bytes of its request.
+
+        One that is in no log yet, because a thread checks it or the disk is slow, lets no other go ahead.
+        """
+        if not isinstance(response, DelayedAnswer):
+            self._is_appended = False
+            response = DelayedAnswer.of(response) if isinstance(response, Awaitable) else DelayedAnswer.done(response)
+        self._ahead.append((response, size))
+        self._ahead_bytes += size
+        self._memory.hold(size)
+
     def _write(self, response: Response | ThrottledResponse) -> list[Part] | None:
         """Write what can be written without waiting; returns the rest. Mutes the connection of a throttled client."""
         if not isinstance(response, ThrottledResponse):
             return self._writer.write(response)
         if response.throttle_s > 0:
+            if self._mute is not None:  # quotas came while records went ahead
+                self._mute.cancel()
             self._mute = self._loop.call_later(response.throttle_s, self._unmute)
         begun = self._loop.time()
         rest = self._writer.write(response.response)
@@ -406,6 +453,7 @@ class Connection(asyncio.BufferedProtocol):
             self._held_bytes = 0
 
     def _begin(self, work: Awaitable[None]) -> None:
+        self._is_appended = False
         task = self._serving = asyncio.ensure_future(work, loop=self._loop)
         task.add_done_callback(self._done)
 
@@ -414,6 +462,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_held()
         if not task.cancelled():
             self._ended(task.exception())
+        self._serve_ahead()
         if not (task.cancelled() and self.state is ConnectionState.OPEN):
             self._handle_queued()
 
@@ -429,8 +478,17 @@ class Connection(asyncio.BufferedProtocol):
                 error = failure
         self._release_held()
         self._ended(error)
+        self._serve_ahead()
         if self._queue:
             self._loop.call_soon(self._handle_queued)
+
+    def _serve_ahead(self) -> None:
+        """Wait for the next answer of records that were appended meanwhile. It may be there, and is written then."""
+        if self._ahead and self._serving is None:
+            answer, size = self._ahead.popleft()
+            self._ahead_bytes -= size
+            self._held_bytes, self._serving = size, answer
+            answer.receive(self._answered)
 
     def _ended(self, error: BaseException | None) -> None:
         """A response was written, or failed."""

@@ -7,7 +7,7 @@ acks=all. No task waits. Whoever completes the answer sends it, as in Kafka's `D
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -28,6 +28,30 @@ class DelayedAnswer(Generic[T]):
         self._receiver: Receiver | None = None
         self._outcome: tuple[T | None, Exception | None] | None = None
         self._is_over = False
+
+    @classmethod
+    def done(cls, answer: T) -> DelayedAnswer[T]:
+        """One that is complete."""
+        made = cls()
+        made.complete(answer)
+        return made
+
+    @classmethod
+    def of(cls, work: Awaitable[T]) -> DelayedAnswer[T]:
+        """What `work` returns or raises, which a task of its own waits for. It is cancelled with the answer."""
+        task = asyncio.ensure_future(work)
+        made = cls(task.cancel)
+
+        def end(task: asyncio.Future[T]) -> None:
+            if task.cancelled():
+                made.cancel()
+            elif (error := task.exception()) is None:
+                made.complete(task.result())
+            else:
+                made.fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        task.add_done_callback(end)
+        return made
 
     def complete(self, answer: T) -> None:
         """Hand the answer to the receiver. Ignored when the answer is complete, failed or cancelled already."""

@@ -113,6 +113,11 @@ class Router:
         self._quotas = self._throttling.quotas
         self._unserved_versions = UnservedVersions()
 
+    @property
+    def throttles(self) -> bool:
+        """Whether an answer may throttle its client."""
+        return self._quotas.enabled
+
     def dispatch(
         self, head: Head, client: Client, received: float | None = None
     ) -> Routed | DelayedAnswer[Routed] | Awaitable[Routed]:

@@ -125,6 +125,11 @@ class Head(NamedTuple):
         return self.key == ApiKey.PRODUCE and self._acks[0] == 0
 
     @property
+    def wants_all_replicas(self) -> bool:
+        """Whether it is a Produce request with acks=all. False for one whose beginning is malformed."""
+        return self.key == ApiKey.PRODUCE and self._acks[0] == -1
+
+    @property
     def relies_on_features(self) -> bool:
         """Whether the client uses version 2 of transactions (KIP-890), of which ApiVersions told. Not with acks=0."""
         first = _FIRST_OF_TRANSACTIONS_2.get(self.key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from broker.clock import ManualClock
+from broker.log import disk as disk_module
 from broker.log.disk import SLOW_S
 from tests.support.batches import NOW
 
@@ -48,6 +50,7 @@ class SlowDisk:
             return pwrite(fd, data, position)
 
         monkeypatch.setattr(os, "pwrite", slow)
+        monkeypatch.setattr(disk_module, "thread_waits", itertools.count(-1, -1).__next__)  # never as before
 
     async def writing(self) -> None:
         """Until a write has begun in a thread, one for each call."""
