@@ -174,11 +174,15 @@ def _run(
     batches: Iterator[pa.RecordBatch],
     run: int = 0,
 ) -> TaskMessage:
-    from spark_connector.write.attempt import run_attempt  # for tasks only
+    from spark_connector.pandas_later import next_array_without_pandas, without_pandas  # for tasks only
+    from spark_connector.write.attempt import run_attempt
 
     keep_imports()
-    tries, task_id = context.attemptNumber(), context.taskAttemptId()
-    return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), tries, task_id, run), batches))
+    attempt = Attempt(sink, batch_id, context.partitionId(), context.attemptNumber(), context.taskAttemptId(), run)
+    with without_pandas():
+        report = run_attempt(plan, attempt, batches)
+    next_array_without_pandas()
+    return TaskMessage(report)
 
 
 def _in_query(context: TaskContext) -> bool:

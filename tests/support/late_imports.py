@@ -86,6 +86,8 @@ IMPORT_IN_FUNCTION = {
         "each process of Spark pays for what it needs"
     ),
     ("spark_connector/write/writers.py", "spark_connector.write.attempt.run_attempt"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.pandas_later.next_array_without_pandas"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.pandas_later.without_pandas"): "the same",
     ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.abort_batch"): "the same",
     ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.abort_batch_write"): "the same",
     ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.commit_batch"): "the same",
@@ -116,6 +118,7 @@ IMPORT_IN_FUNCTION = {
     ("broker/client/denials.py", "broker.security.acl_types.AclOperation"): "the same",
     ("broker/client/denials.py", "broker.security.acl_types.AclResourceType"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.pandas_later.each_without_pandas"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),
