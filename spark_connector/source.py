@@ -136,7 +136,7 @@ class PykafkaSource(DataSource):
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
-        from spark_connector.write.input_columns import check_columns, chosen_columns
+        from spark_connector.write.column_choice import check_columns, chosen_columns
 
         options = chosen_columns(schema.names, parse_write_options(self.options, stream=stream))
         check_columns([(one.name, one.dataType.simpleString()) for one in schema.fields], options)

@@ -18,8 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pyarrow as pa
-
 from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
@@ -93,6 +91,8 @@ class WorkerClients:
 def _paged_in(size: int) -> memoryview:
     """Memory from Arrow's pool, which reuses pages: zeroing a new page for every 4 KiB of a response takes longer than
     decoding the response."""
+    import pyarrow as pa  # Spark's processes that plan and commit fetch nothing
+
     return memoryview(pa.allocate_buffer(size)).cast("B")
 
 

@@ -209,6 +209,10 @@ class Cluster(AutoCloseable):
         """The shared connection to a broker, for `request()` only."""
         return self._pool.get(node)
 
+    def known_connection(self, node: Node) -> BrokerConnection | None:
+        """The shared connection if it is open, for those that must not wait."""
+        return self._pool.known(node)
+
     def open_connection(self, node: Node) -> BrokerConnection:
         """A new connection for the caller, who may pipeline on it and must close it."""
         return self._pool.open(node.host, node.port)

@@ -198,7 +198,8 @@ class LeaderFetches(AutoCloseable):
             if connection is None or not (connection.usable if self._shared else connection.usable_after_login()):
                 self._drop(node)
                 connect = self._cluster.connection if self._shared else self._cluster.open_connection
-                connection = self._connecting.get(node, lambda: connect(node))
+                known = self._cluster.known_connection(node) if self._shared else None
+                connection = known or self._connecting.get(node, lambda: connect(node))
                 if connection is None:
                     return  # it takes long; the next call looks again
                 self._connections[node] = connection

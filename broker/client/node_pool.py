@@ -101,6 +101,11 @@ class NodePool:
                 found = self._usable(node)
             return found or self._keep(node.id, self.open(node.host, node.port))
 
+    def known(self, node: Node) -> BrokerConnection | None:
+        """The shared connection to `node` if it is open; nothing is waited for."""
+        with self._lock:
+            return self._usable(node)
+
     def has(self, node: Node) -> bool:
         with self._lock:
             connection = self._connections.get(node.id)

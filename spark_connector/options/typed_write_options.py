@@ -1,6 +1,6 @@
 """The options that encode columns to keys and values of a write (`valueFormat`, `keyColumns`, …), checked and typed.
 
-Called by write_options.py. What the DataFrame's columns decide is checked by write/input_columns.py, and schemas in
+Called by write_options.py. What the DataFrame's columns decide is checked by write/column_choice.py, and schemas in
 files and registries are loaded by formats/record_encoder.py. Raises ConfigError.
 """
 

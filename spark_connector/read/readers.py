@@ -129,7 +129,12 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     from spark_connector.read.fetch import read_ranges  # for executors only; planning does not load it
 
     options = options if partition.client is None else replace(options, client=partition.client)
-    return read_ranges(options, partition.value, partition.topic_ids)
+    batches = read_ranges(options, partition.value, partition.topic_ids)
+    if not options.formats.columns and not options.filters.of_rows:
+        return batches  # pyarrow converts no value
+    from spark_connector.pandas_later import each_without_pandas
+
+    return each_without_pandas(batches)
 
 
 class KafkaStreamReader(DataSourceStreamReader):

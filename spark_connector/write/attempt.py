@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -22,11 +22,11 @@ from broker.client.cluster import Cluster
 from broker.client.transaction_requests import TransactionHandle, init_transactional_id
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from broker.freed_memory import keep_freed_memory
-from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision_log import DecisionLog, Recorded
 from spark_connector.write.rows_writer import RowsWriter, Written
+from spark_connector.write.task_report import Attempt, TaskReport
 from spark_connector.write.write_plan import SinkNames, WritePlan
 
 _LOOK_AGAIN_S: Final = 0.1
@@ -36,40 +36,6 @@ _GIVE_UP_S: Final = 5.0
 
 _KEPT_BYTES: Final = 32 << 20
 """A worker keeps so much memory of Arrow batches and record batches for the next ones; the most that glibc takes."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """The identity of an attempt. `sink`: see SinkNames; `batch_id` is None in a batch write without `txnAppId`.
-
-    `tries` is Spark's attemptNumber: how many attempts failed before. `task_id` is its taskAttemptId. `run` identifies
-    the run of a query for a write inside foreachBatch; otherwise it is 0.
-    """
-
-    sink: str
-    batch_id: int | None
-    partition: int
-    tries: int = 0
-    task_id: int = 0
-    run: int = 0
-
-
-@dataclass(frozen=True)
-class TaskReport:
-    """The result of a task. The driver decides by these reports only. Times in ms since 1970."""
-
-    attempt: Attempt
-    exactly_once: bool
-    rows: int = 0
-    handle: TransactionHandle | None = None
-    """The open transaction; None when nothing was written, or without a transaction."""
-    written_to: TopicPartition | None = None
-    """The first partition in the transaction, of another topic than that of bad rows if there is one."""
-    number: int = 0
-    """The number of the attempt at this partition, over all batches and drivers of the query; 0 in a batch write."""
-    opened_ms: int = 0
-    decided: int | None = None
-    """The decided batch that the task found, for which reason it wrote nothing."""
 
 
 def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> TaskReport:

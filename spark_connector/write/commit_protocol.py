@@ -29,7 +29,6 @@ from broker.client.transaction_requests import (
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
-from spark_connector.write.attempt import TaskReport
 from spark_connector.write.decision import (
     Decision,
     Fail,
@@ -42,6 +41,7 @@ from spark_connector.write.decision import (
     overtaken,
 )
 from spark_connector.write.decision_log import DecisionLog, Recorded
+from spark_connector.write.task_report import TaskReport
 from spark_connector.write.write_plan import SinkNames, WritePlan, named_sink
 
 logger = logging.getLogger("pykafka.spark")

@@ -12,12 +12,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from spark_connector.broker_needs import EXACTLY_ONCE, IDEMPOTENT, WRITE, check
-from spark_connector.delegation import executors_settings
 from spark_connector.first_contact import note_reached, patience_s
 from spark_connector.options.option_table import TOKEN_AUTO
 from spark_connector.options.write_options import WriteOptions
@@ -117,6 +115,8 @@ def plan_write(options: WriteOptions) -> WritePlan:
         note_reached(options.client)
     if options.delegation_token != TOKEN_AUTO or in_stream_committer():
         return plan
+    from spark_connector.delegation import executors_settings
+
     return replace(plan, options=replace(options, client=executors_settings(options.client)))
 
 
@@ -145,6 +145,8 @@ def _timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
 
 def _broker_limit_ms(cluster: Cluster) -> int | None:
     """The brokers' limit; None when they do not report it."""
+    from broker.client.admin import Admin, ResourceType  # for this plan only: tasks and commits load the module
+
     try:
         broker = cluster.brokers()[0]
         entry = Admin(cluster).describe_configs(ResourceType.BROKER, str(broker.id), [_MAX_TIMEOUT])[_MAX_TIMEOUT]

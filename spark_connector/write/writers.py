@@ -16,9 +16,8 @@ from __future__ import annotations
 import uuid
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
@@ -27,9 +26,11 @@ from spark_connector.entry_point import entry_point
 from spark_connector.shipped import shipped
 from spark_connector.spark_versions import StreamArrowWriter
 from spark_connector.worker_clients import keep_imports
-from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
-from spark_connector.write.commit_protocol import abort_batch, abort_batch_write, commit_batch, commit_batch_write
+from spark_connector.write.task_report import Attempt, TaskReport
 from spark_connector.write.write_plan import WritePlan, named_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -95,12 +96,18 @@ class KafkaBatchWriter(DataSourceArrowWriter):
     @entry_point
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded: make the rows of an exactly-once write visible."""
-        commit_batch_write(self._plan, _all_reports(messages))
+        reports = _all_reports(messages)
+        if any(report.exactly_once for report in reports):
+            from spark_connector.write.commit_protocol import commit_batch_write  # for this process only
+
+            commit_batch_write(self._plan, reports)
 
     @entry_point
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed for good: no row of an exactly-once write becomes visible, and no task writes any more."""
         if self._plan.options.exactly_once:
+            from spark_connector.write.commit_protocol import abort_batch_write
+
             abort_batch_write(self._plan, self._write_id, _reports(messages))
 
 
@@ -130,11 +137,17 @@ class KafkaStreamWriter(StreamArrowWriter):
     @entry_point
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks have succeeded: decide the batch of an exactly-once write and make its rows visible."""
-        commit_batch(self._plan, batchId, _all_reports(messages))
+        reports = _all_reports(messages)
+        if any(report.exactly_once for report in reports):
+            from spark_connector.write.commit_protocol import commit_batch
+
+            commit_batch(self._plan, batchId, reports)
 
     @entry_point
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The batch has failed: abort the known transactions of an exactly-once write that is not decided."""
+        from spark_connector.write.commit_protocol import abort_batch
+
         abort_batch(self._plan, batchId, _reports(messages))
 
 
@@ -161,9 +174,15 @@ def _run(
     batches: Iterator[pa.RecordBatch],
     run: int = 0,
 ) -> TaskMessage:
+    from spark_connector.pandas_later import next_array_without_pandas, without_pandas  # for tasks only
+    from spark_connector.write.attempt import run_attempt
+
     keep_imports()
-    tries, task_id = context.attemptNumber(), context.taskAttemptId()
-    return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), tries, task_id, run), batches))
+    attempt = Attempt(sink, batch_id, context.partitionId(), context.attemptNumber(), context.taskAttemptId(), run)
+    with without_pandas():
+        report = run_attempt(plan, attempt, batches)
+    next_array_without_pandas()
+    return TaskMessage(report)
 
 
 def _in_query(context: TaskContext) -> bool:

@@ -15,7 +15,7 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.fetch_protocol import FetchFrom, FetchLimits
-from broker.client.fetcher import Fetched, Fetcher, FetchStream, end_of_batches
+from broker.client.fetcher import Fetched, Fetcher, FetchStream, end_of_batches, fetch_together
 from broker.client.leader_fetches import LeaderFetches
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, ConnectionFailed, CorruptBatch, ErrorCode, RequestTimedOut
@@ -54,6 +54,14 @@ def tp(cluster: Cluster, make_topic: TopicMaker) -> TopicPartition:
 def fetcher(cluster: Cluster, tp: TopicPartition) -> Iterator[Fetcher]:
     with Fetcher(cluster, tp, max_wait_ms=50) as opened:
         yield opened
+
+
+def test_a_joint_fetch_over_an_open_connection_begins_no_thread(
+    cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.connection(cluster.leader(tp))
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail(f"{thread} was begun"))
+    assert values(fetch_together(cluster, {tp: 0}, max_bytes=1 << 20)[tp])[:2] == [0, 1]
 
 
 def test_a_fetch_brings_whole_batches_and_says_where_to_go_on(fetcher: Fetcher) -> None:

@@ -40,6 +40,23 @@ def test_a_worker_imports_nothing_heavy_that_plain_records_do_not_need() -> None
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "column_choice, spark_connector.write.write_plan, spark_connector.write.writers",
+        "writers, spark_connector.write.commit_protocol",
+    ],
+    ids=["plan", "commit"],
+)
+def test_who_plans_or_commits_a_write_loads_no_arrow_and_nothing_of_the_tasks(modules: str) -> None:
+    program = (
+        f"import sys, spark_connector.source, spark_connector.write.{modules};"
+        "print(sorted({'numpy', 'pyarrow', 'spark_connector.write.rows_writer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(("main", "spared"), [("pyspark.daemon", True), ("pytest", False)])
 def test_only_a_process_of_spark_spares_the_collector_what_is_there(main: str, spared: bool) -> None:
     program = (

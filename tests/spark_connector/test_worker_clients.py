@@ -20,7 +20,8 @@ from spark_connector.read.fetch import read_ranges
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import WorkerClients, worker_clients
 from spark_connector.write import write_plan
-from spark_connector.write.attempt import Attempt, run_attempt
+from spark_connector.write.attempt import run_attempt
+from spark_connector.write.task_report import Attempt
 from spark_connector.write.write_plan import plan_write
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import Topic

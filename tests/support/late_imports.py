@@ -75,8 +75,8 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.options.write_options.parse_write_options"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.input_columns.check_columns"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.input_columns.chosen_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.column_choice.check_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.column_choice.chosen_columns"): "the same",
     ("spark_connector/source.py", "spark_connector.formats.record_encoder.loaded"): "the same",
     (
         "spark_connector/spark_versions.py",
@@ -85,6 +85,17 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/readers.py", "spark_connector.read.offset_readers.open_offset_reader"): (
         "each process of Spark pays for what it needs"
     ),
+    ("spark_connector/write/writers.py", "spark_connector.write.attempt.run_attempt"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.pandas_later.next_array_without_pandas"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.pandas_later.without_pandas"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.abort_batch"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.abort_batch_write"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.commit_batch"): "the same",
+    ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.commit_batch_write"): "the same",
+    ("spark_connector/write/write_plan.py", "broker.client.admin.Admin"): "the same",
+    ("spark_connector/write/write_plan.py", "broker.client.admin.ResourceType"): "the same",
+    ("spark_connector/write/write_plan.py", "spark_connector.delegation.executors_settings"): "the same",
+    ("spark_connector/worker_clients.py", "pyarrow"): "the same",
     ("spark_connector/options/selection.py", "spark_connector.options.where.parse_where"): "the same",
     ("broker/records/columns.py", "broker.records.column_encoder.EncodeOptions"): "the same: a read encodes nothing",
     ("broker/records/columns.py", "broker.records.column_encoder.encode"): "the same",
@@ -107,6 +118,7 @@ IMPORT_IN_FUNCTION = {
     ("broker/client/denials.py", "broker.security.acl_types.AclOperation"): "the same",
     ("broker/client/denials.py", "broker.security.acl_types.AclResourceType"): "the same",
     ("spark_connector/read/readers.py", "spark_connector.read.fetch.read_ranges"): "the same",
+    ("spark_connector/read/readers.py", "spark_connector.pandas_later.each_without_pandas"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),

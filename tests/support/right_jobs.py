@@ -29,8 +29,9 @@ from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.fetch import read_ranges
 from spark_connector.read.micro_batches import MicroBatches
 from spark_connector.read.readers import KafkaBatchReader
-from spark_connector.write.attempt import Attempt, run_attempt
+from spark_connector.write.attempt import run_attempt
 from spark_connector.write.commit_protocol import commit_batch, commit_batch_write
+from spark_connector.write.task_report import Attempt
 from spark_connector.write.write_plan import plan_write
 from tests.support.denying import Denying
 from tests.support.plain_loads import PlainLoads, open_files

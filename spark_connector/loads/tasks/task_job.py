@@ -30,6 +30,7 @@ from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.unfit_values import unfit_values
 from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.options.read_options import SourceOptions
+from spark_connector.pandas_later import without_pandas
 from spark_connector.read.fetch import prefetch, read_ranges
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
@@ -198,7 +199,8 @@ class Tasks:
 
     @entry_point
     def task(self, ranges: bytes) -> bytes:
-        return pickle.dumps(self.job.run_task(pickle.loads(ranges)))
+        with without_pandas():
+            return pickle.dumps(self.job.run_task(pickle.loads(ranges)))
 
     def _of(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

@@ -13,8 +13,9 @@ from broker.client.cluster import Cluster
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write import write_plan
-from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
+from spark_connector.write.attempt import run_attempt
 from spark_connector.write.commit_protocol import commit_batch
+from spark_connector.write.task_report import Attempt, TaskReport
 from spark_connector.write.write_plan import SinkNames, WritePlan, plan_write
 from tests.support.committed_records import committed_values
 from tests.support.kafka import Kafka

@@ -10,8 +10,9 @@ import pytest
 
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit_protocol
-from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
+from spark_connector.write.attempt import run_attempt
 from spark_connector.write.commit_protocol import abort_batch_write, commit_batch_write
+from spark_connector.write.task_report import Attempt, TaskReport
 from spark_connector.write.write_plan import WritePlan, named_sink, plan_write
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing, write_options
 

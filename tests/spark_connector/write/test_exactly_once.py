@@ -16,10 +16,10 @@ from broker.client.transaction_requests import TransactionHandle, end_transactio
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit_protocol as commit_module
 from spark_connector.write import decision_log
-from spark_connector.write.attempt import TaskReport
 from spark_connector.write.commit_protocol import abort_batch, commit_batch
 from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
+from spark_connector.write.task_report import TaskReport
 from spark_connector.write.write_plan import SinkNames
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing
 from tests.support.committed_records import committed_values
