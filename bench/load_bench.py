@@ -204,14 +204,14 @@ def _rates(spark: SparkSession, place: Place, bootstrap: str, topic: Topic, kafk
 
 def _timed_and_emptied(place: Place, way: Callable[[], None]) -> Callable[[], float]:
     def case() -> float:
-        seconds = _seconds(way)
+        seconds = seconds_of(way)
         place.empty()
         return seconds
 
     return case
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -261,7 +261,7 @@ def _small_loads(spark: SparkSession, place: Place, bootstrap: str) -> Iterator[
     for _ in range(SMALL_ROUNDS + 1):
         fill(bootstrap, topic, values(100, NEW_RECORDS // PARTITIONS), NEW_RECORDS, keyed=False, codec=Codec.NONE)
         to = place.directory / "spark" / str(next(_names))
-        by_spark.append(_seconds(functools.partial(spark_write, spark, "pykafka", bootstrap, topic, to)))
+        by_spark.append(seconds_of(functools.partial(spark_write, spark, "pykafka", bootstrap, topic, to)))
         for kind in KINDS:
             begun = time.perf_counter()
             assert run_load(kind) == NEW_RECORDS
@@ -295,12 +295,12 @@ def _upserts(spark: SparkSession, place: Place, bootstrap: str, scale: float) ->
             "publish_offsets": False,
         }
         _produce_customers(bootstrap, topic, customers, "first")
-        first = _seconds(functools.partial(load, spark, **arguments))
+        first = seconds_of(functools.partial(load, spark, **arguments))
         yield Row(f"upsert into an empty {kind} table, {customers:,} keys", customers / first, "events/s")
         taken = []
         for name in ("second", "third", "fourth"):
             _produce_customers(bootstrap, topic, changes, name)
-            taken.append(_seconds(functools.partial(load, spark, **arguments)))
+            taken.append(seconds_of(functools.partial(load, spark, **arguments)))
         seconds = statistics.median(taken)
         what = f"upsert of {changes:,} events into a {kind} table of {customers:,} rows"
         yield Row(what, changes / seconds, "events/s", note=f"({seconds:.2g} s)")

@@ -33,7 +33,8 @@ from broker.records.compression import Codec
 PARTITIONS = 4
 SPARKS_OWN = os.environ.get("PYKAFKA_BENCH_SPARK_KAFKA", "")
 SPARK_AVRO = os.environ.get("PYKAFKA_BENCH_SPARK_AVRO", "")
-"""The jar of spark-avro, whose functions typed_read_bench.py measures."""
+SPARK_PROTOBUF = os.environ.get("PYKAFKA_BENCH_SPARK_PROTOBUF", "")
+"""The jars of spark-avro and spark-protobuf, whose functions typed_read_bench.py measures."""
 KAFKA = os.environ.get("PYKAFKA_BENCH_KAFKA", "")
 CHUNK_ROWS = 10_000
 
@@ -51,7 +52,7 @@ def bench_session(*sources: type[DataSource]) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
-        .config("spark.jars", ",".join(filter(None, (SPARKS_OWN, SPARK_AVRO))))
+        .config("spark.jars", ",".join(filter(None, (SPARKS_OWN, SPARK_AVRO, SPARK_PROTOBUF))))
         .getOrCreate()
     )
     for source in sources:

@@ -125,7 +125,9 @@ def _micro_batches(spark: SparkSession, bootstrap: str, partitions: int) -> Iter
     for _ in range(MICRO_BATCH_ROUNDS):
         for way, frame in frames.items():
             fed = ways[way][1] if way in ways else bootstrap
-            taken[way] += _durations(frame, fed, topic, partitions, BATCHES * PARTITIONS // partitions or LEAST_BATCHES)
+            many = BATCHES * PARTITIONS // partitions or LEAST_BATCHES
+            batches = durations_of_batches(frame, fed, topic, partitions, many)
+            taken[way] += [one["triggerExecution"] for one in batches]
     best = statistics.median(taken.pop("empty"))
     for way, durations in taken.items():
         case = f"micro-batch, {partitions} partitions, a record each, {way}"
@@ -136,7 +138,10 @@ def _where(servers: str, topic: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": servers, "subscribe": topic}
 
 
-def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int) -> list[int]:
+def durations_of_batches(
+    frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int
+) -> list[dict[str, int]]:
+    """What the parts of each micro-batch took, ms, by Spark's names; a record for each partition and batch."""
     query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
     producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
     seen = 0
@@ -150,7 +155,7 @@ def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int
             raise error
         pause.wait(0.01)
     query.stop()
-    return [p.durationMs["triggerExecution"] for p in done]
+    return [p.durationMs for p in done]
 
 
 def _planning(bootstrap: str, partitions: int) -> Row:

@@ -123,7 +123,7 @@ def run_cpu(scale: float = 1.0) -> Iterator[Row]:
                 fill(servers, topic, values(size), count, keyed=True, codec=Codec.NONE)
                 read = spark.read.format("pykafka").options(**{"kafka.bootstrap.servers": servers, "subscribe": topic})
                 held = spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed="true")
-                ways = [functools.partial(_count, frame, count, size) for frame in (read, held)]
+                ways = [functools.partial(count_rows, frame, count, size) for frame in (read, held)]
                 ours, best = alternate_cpu(ROUNDS, ways)
                 Admin(cluster).delete_topics([topic])
             for side in ("jvm", "python"):
@@ -143,13 +143,14 @@ def _case(
     frames.append(
         spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed=str(keyed).lower())
     )
-    *taken, best = alternate(ROUNDS, *(functools.partial(_count, frame, count, size) for frame in frames))
+    *taken, best = alternate(ROUNDS, *(functools.partial(count_rows, frame, count, size) for frame in frames))
     for way, seconds in zip(ways, taken, strict=True):
         what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}{way}"
         yield Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
 
 
-def _count(reader: DataFrameReader, count: int, size: int) -> float:
+def count_rows(reader: DataFrameReader, count: int, size: int) -> float:
+    """Seconds until Spark has counted the rows and the bytes of their values."""
     start = time.perf_counter()
     (row,) = reader.load().selectExpr("count(*)", "sum(length(value))").collect()
     assert tuple(row) == (count, count * size), row
