@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 
 from bench import spark_cost_bench
-from bench.load_bench import Place, Topic, load_all, seconds_of, spark_write
+from bench.load_bench import Place, Topic, first_load, load_all, seconds_of, spark_write
 from bench.measure import Row, broker_target
 from bench.spark_common import (
     CHUNK_ROWS,
@@ -33,6 +30,7 @@ from bench.spark_common import (
     alternate,
     bench_session,
     fill,
+    in_a_fresh_session,
     values,
 )
 from bench.spark_cost_bench import durations_of_batches
@@ -45,7 +43,7 @@ from broker.records.compression import Codec
 from tests.support.schema_registry import schema_registry
 
 ROUNDS = 3
-FIRST_ROUNDS = 3
+FIRST_ROUNDS = 2
 LOADED = READ = {100: 4_000_000, 1024: 800_000}
 WRITTEN = {100: 1_000_000, 1024: 200_000}
 TYPED = 2_000_000
@@ -124,16 +122,16 @@ def run_first_loads(scale: float = 1.0) -> Iterator[Row]:
     """The same as the first work of a session, without the session's start."""
     with _sides() as sides, _topics(sides, LOADED, scale, keyed=False) as topics:
         place = Place(sides.directory)
-        place.announce_catalog()
         for topic in topics:
 
             def first(way: str, bootstrap: str, topic: Topic = topic) -> float:
-                given = json.dumps([way, bootstrap, topic.name, topic.size, topic.rows, str(place.directory)])
-                seconds = _in_a_fresh_session("bench.load_first", given)
+                seconds = first_load(place, way, bootstrap, topic)
                 place.empty()
                 return seconds
 
-            ours, theirs = _in_turns(lambda: first("parquet", sides.ours), lambda: first("kafka", sides.theirs))
+            ours, theirs = alternate(
+                FIRST_ROUNDS, lambda: first("parquet", sides.ours), lambda: first("kafka", sides.theirs)
+            )
             yield Row(f"first load of a session, {topic.rows:,} × {topic.size} B", ours, "s", theirs)
 
 
@@ -159,7 +157,7 @@ def run_writes(scale: float = 1.0) -> Iterator[Row]:
         for size, most in WRITTEN.items():
             rows = int(most * scale)
             frame = rows_to_write(spark, size, rows)
-            options = ({"delivery": "exactly-once"}, {})
+            options: tuple[dict[str, str], ...] = ({"delivery": "exactly-once"}, {})
             ways = [
                 functools.partial(write_to_topic, frame, *way, given, "beside-written")
                 for way, given in zip(sides.ways, options, strict=True)
@@ -175,9 +173,11 @@ def run_first_writes(scale: float = 1.0) -> Iterator[Row]:
             rows = int(most * scale)
 
             def first(format: str, bootstrap: str, size: int = size, rows: int = rows) -> float:
-                return _in_a_fresh_session("bench.write_first", format, bootstrap, str(size), str(rows))
+                return in_a_fresh_session(sides.directory, "bench.write_first", format, bootstrap, str(size), str(rows))
 
-            ours, theirs = _in_turns(lambda: first("pykafka", sides.ours), lambda: first("kafka", sides.theirs))
+            ours, theirs = alternate(
+                FIRST_ROUNDS, lambda: first("pykafka", sides.ours), lambda: first("kafka", sides.theirs)
+            )
             yield _row(f"first write of a session, {rows:,} × {size} B", rows, ours, theirs)
 
 
@@ -223,18 +223,3 @@ def _where(servers: str, topic: str) -> dict[str, str]:
 
 def _all_fields(frame: DataFrame) -> None:
     frame.select("value.*").write.format("noop").mode("overwrite").save()
-
-
-def _in_turns(*ways: Callable[[], float]) -> list[float]:
-    """Medians of what begins anew each time, so that no round is for warming up."""
-    return [
-        statistics.median(column)
-        for column in zip(*([way() for way in ways] for _ in range(FIRST_ROUNDS)), strict=True)
-    ]
-
-
-def _in_a_fresh_session(module: str, *arguments: str) -> float:
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    return float(done.stdout.split()[-1])

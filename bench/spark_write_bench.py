@@ -1,7 +1,7 @@
 """Spark writes to a topic, against an Arrow writer that throws the rows away.
 
 What the writer is given is made by the JVM as it goes, in all cases the same; the difference is encoding, sending,
-and with exactly-once delivery the transactions. Spark's own sink takes part where it is at hand (spark_common.py).
+and with exactly-once delivery the transactions. Beside Spark's own sink it is measured by beside_spark.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bench.measure import Row, broker_target
-from bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, values
+from bench.spark_common import PARTITIONS, alternate, bench_session, values
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 
@@ -67,8 +67,6 @@ def rows_to_write(spark: SparkSession, size: int, count: int) -> DataFrame:
 def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterator[Row]:
     frame, topic = rows_to_write(spark, size, count), f"written-{size}-{count}"
     ways = {delivery: ("pykafka", bootstrap, {"delivery": delivery}) for delivery in ("at-least-once", "exactly-once")}
-    if SPARKS_OWN:
-        ways["Spark's own sink"] = ("kafka", KAFKA or bootstrap, {})
     *taken, best = alternate(
         ROUNDS,
         *(functools.partial(write_to_topic, frame, *way, topic) for way in ways.values()),

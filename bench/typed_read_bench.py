@@ -3,8 +3,8 @@
 The floor is the same source that gives the bytes as they are, and the ceiling one that gives the typed batches from
 memory. Each way materialises all fields of all rows. Avro is in Confluent's wire format, whose prefix is cut off by
 hand before `from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names, and
-`from_protobuf` those that `PYKAFKA_BENCH_SPARK_PROTOBUF` names. With the
-jars of Spark's own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
+`from_protobuf` those that `PYKAFKA_BENCH_SPARK_PROTOBUF` names. On what Spark's own source gives they are measured by
+beside_spark.py.
 
 `run_decoder` measures a decoder of Avro alone, with the kernel and without.
 """
@@ -30,18 +30,16 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bench.measure import Row, broker_target
 from bench.spark_common import (
     CHUNK_ROWS,
-    KAFKA,
     PARTITIONS,
     SPARK_AVRO,
     SPARK_PROTOBUF,
-    SPARKS_OWN,
     alternate,
     bench_session,
     fill,
@@ -107,10 +105,9 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         bench_session(TypedMemory) as spark,
     ):
         for name, one in formats(registry, Path(directory)).items():
-            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
-                with Cluster(servers) as cluster:
-                    Admin(cluster).create_topic(f"bench-{name}", PARTITIONS)
-                fill(servers, f"bench-{name}", one.chunk, count, keyed=False, codec=Codec.NONE)
+            with Cluster(target.bootstrap) as cluster:
+                Admin(cluster).create_topic(f"bench-{name}", PARTITIONS)
+            fill(target.bootstrap, f"bench-{name}", one.chunk, count, keyed=False, codec=Codec.NONE)
             yield from _case(spark, target.bootstrap, name, count, one)
 
 
@@ -139,15 +136,13 @@ def formats(registry: Registry, directory: Path) -> dict[str, Format]:
 
 
 def _case(spark: SparkSession, bootstrap: str, name: str, count: int, one: Format) -> Iterator[Row]:
-    by_spark = one.by_spark
-    frames = {f"from_{name} of pykafka's bytes": _bytes(spark, "pykafka", bootstrap, name, by_spark)}
-    if SPARKS_OWN:
-        frames[f"from_{name} of Spark's own source"] = _bytes(spark, "kafka", KAFKA or bootstrap, name, by_spark)
-    frames["the bytes as they are"] = _source(spark, "pykafka", bootstrap, name).load()
+    raw = _source(spark, bootstrap, name).load()
+    frames = {f"from_{name} of pykafka's bytes": raw.selectExpr(f"{one.by_spark} AS value").select("value.*")}
+    frames["the bytes as they are"] = raw
     frames["typed batches from memory"] = (
         spark.read.format(TypedMemory.name()).option("rows", count).load().select("value.*")
     )
-    typed = _source(spark, "pykafka", bootstrap, name).options(**one.options).load().select("value.*")
+    typed = _source(spark, bootstrap, name).options(**one.options).load().select("value.*")
     cpu: dict[str, list[float]] = {way: [] for way in ("", *frames)}
     runs = [functools.partial(_all, frame, cpu[way]) for way, frame in {"": typed, **frames}.items()]
     ours, *theirs = alternate(ROUNDS, *runs)
@@ -157,15 +152,9 @@ def _case(spark: SparkSession, bootstrap: str, name: str, count: int, one: Forma
         yield Row(f"{count:,} rows, valueFormat={name}, beside {way}", count / ours, "rows/s", count / seconds, note)
 
 
-def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}"}
-    if format == "pykafka":
-        options["columns"] = "value"
-    return spark.read.format(format).options(**options)
-
-
-def _bytes(spark: SparkSession, format: str, servers: str, name: str, by_spark: str) -> DataFrame:
-    return _source(spark, format, servers, name).load().selectExpr(f"{by_spark} AS value").select("value.*")
+def _source(spark: SparkSession, servers: str, name: str) -> DataFrameReader:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}", "columns": "value"}
+    return spark.read.format("pykafka").options(**options)
 
 
 def _all(frame: DataFrame, cpu: list[float]) -> float:
