@@ -2,8 +2,8 @@
 
 `PYKAFKA_BENCH_KAFKA_START` is a command that starts one node of a KRaft cluster in the foreground. It is given a
 directory, the node's number from 1 on, and a list of ports with commas: one for each broker, then one for each
-controller, all on 127.0.0.1. What its processes take of the processor is counted as ours is. A round that does not
-count warms both up.
+controller, all on 127.0.0.1. What its processes take of the processor is counted as ours is. Some rounds that do
+not count warm both up.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.waiting import eventually
 
 START = os.environ.get("PYKAFKA_BENCH_KAFKA_START", "")
-ROUNDS = 3
+ROUNDS, TO_WARM_UP = 3, 3  # a JVM compiles what it has run often enough
 KILLS = 3
+SENDS = 1000
 Case = Callable[[Target], Figures]
 
 
@@ -49,7 +50,7 @@ def run_broker(scale: float = 1.0) -> Iterator[Row]:
                 for what in (produce, fetch)
             }
         )
-    groups.append({"one broker, synchronous send 100 B": synchronous})
+    groups.append({"one broker, synchronous send 100 B": _single_sends(scale)})
     yield from _beside(1, groups)
 
 
@@ -59,8 +60,12 @@ def run_cluster(scale: float = 1.0) -> Iterator[Row]:
     for size, most in SIZES:
         case = functools.partial(produce, size=size, count=int(most * scale), partitions=PARTITIONS, acks="all")
         groups.append({f"three brokers, produce {size} B": case})
-    groups.append({"three brokers, synchronous send 100 B": functools.partial(synchronous, acks="all")})
+    groups.append({"three brokers, synchronous send 100 B": _single_sends(scale, "all")})
     yield from _beside(3, groups)
+
+
+def _single_sends(scale: float, acks: int | str = 1) -> Case:
+    return functools.partial(synchronous, count=max(int(SENDS * scale), 100), acks=acks)
 
 
 def run_failover(scale: float = 1.0) -> Iterator[Row]:
@@ -94,12 +99,12 @@ def _beside(brokers: int, groups: Iterable[Mapping[str, Case]]) -> Iterator[Row]
     with _ours(brokers) as ours, _theirs(brokers) as theirs:
         for cases in groups:
             seen: dict[str, list[list[Figures]]] = {name: [[], []] for name in cases}
-            for turn in range(ROUNDS + 1):
+            for turn in range(TO_WARM_UP + ROUNDS):
                 for side, target in enumerate((ours, theirs)):
                     _empty_topic(target.bootstrap, brokers)
                     for name, case in cases.items():
                         figures = case(target)
-                        if turn:
+                        if turn >= TO_WARM_UP:
                             seen[name][side].append(figures)
             for name, (of_ours, of_theirs) in seen.items():
                 for unit in of_ours[0]:

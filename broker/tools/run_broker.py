@@ -104,7 +104,7 @@ def keep_freed_memory() -> bool:
     """Let the C library keep the memory of one request for the next. Returns False where there is no glibc.
 
     Otherwise the memory of a Produce request of a megabyte goes back to the kernel and is taken again page by page:
-    more than half of the CPU time of producing large batches (docs/performance.md).
+    more than half of the CPU time of producing large batches (docs/performance-history.md).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
