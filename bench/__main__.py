@@ -1,4 +1,5 @@
-"""`python -m bench [SUITE …] [--scale X]`: measure and print tables in Markdown; without a suite all of them."""
+"""`python -m bench [SUITE …] [--scale X]`: measure and print tables in Markdown; without a suite all but
+those that need another Kafka or connector, `beside-…`."""
 
 from __future__ import annotations
 
@@ -40,7 +41,19 @@ SUITES = {
     "hosts": "bench.hosts_bench:run",
     "hosts-spark": "bench.hosts_spark_bench:run",
     "partitions": "bench.partitions_bench:run",
+    "beside-loads": "bench.beside_spark:run_loads",
+    "beside-first-loads": "bench.beside_spark:run_first_loads",
+    "beside-reads": "bench.beside_spark:run_reads",
+    "beside-writes": "bench.beside_spark:run_writes",
+    "beside-first-writes": "bench.beside_spark:run_first_writes",
+    "beside-typed": "bench.beside_spark:run_typed",
+    "beside-micro-batches": "bench.beside_spark:run_micro_batches",
+    "beside-broker": "bench.beside_kafka:run_broker",
+    "beside-cluster": "bench.beside_kafka:run_cluster",
+    "beside-failover": "bench.beside_kafka:run_failover",
 }
+BESIDE = "beside-"
+"""Suites of ours and theirs, which come of the environment: beside_spark.py, beside_kafka.py."""
 
 
 def main() -> None:
@@ -48,14 +61,15 @@ def main() -> None:
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the messages, for a quick look")
     options = parser.parse_args()
-    for name in options.suites or SUITES:
+    for name in options.suites or (one for one in SUITES if not one.startswith(BESIDE)):
         module, _, function = SUITES[name].partition(":")
-        print_table(getattr(importlib.import_module(module), function)(options.scale))
+        columns = ("ours", "theirs") if name.startswith(BESIDE) else ("figure", "ceiling")
+        print_table(getattr(importlib.import_module(module), function)(options.scale), *columns)
 
 
-def print_table(rows: Iterable[Row]) -> None:
+def print_table(rows: Iterable[Row], value: str = "figure", beside: str = "ceiling") -> None:
     """Case, figure, ceiling, ratio; each row as soon as it is measured."""
-    print("| case | figure | ceiling | ratio |\n| --- | --- | --- | --- |", flush=True)
+    print(f"| case | {value} | {beside} | ratio |\n| --- | --- | --- | --- |", flush=True)
     for row in rows:
         ceiling = "" if row.ceiling is None else f"{row.ceiling:,.4g} {row.unit}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"

@@ -1,9 +1,9 @@
 """Loads into tables, beside Spark's own writer of files and beside the same Arrow batches written from memory.
 
-The topic lies in the Apache Kafka at `PYKAFKA_BENCH_KAFKA`, else in our broker; the title says which. Spark's own
-Kafka source takes part where its jars are at hand (spark_common.py): it is at least once, as is Spark's writer over our
-source, which is always measured. Both keep Spark's defaults (snappy); loads and the ceiling write zstd. The ceiling has
-no Spark, no network and no commit: one pyarrow writer for each core.
+The topic lies in the Apache Kafka at `PYKAFKA_BENCH_KAFKA`, else in our broker; the title says which. Spark's writer
+over our source is at least once and keeps Spark's default (snappy); loads and the ceiling write zstd. The ceiling has
+no Spark, no network and no commit: one pyarrow writer for each core. Beside Spark's own source loads are measured by
+beside_spark.py.
 
 Loads must be able to do what they are measured at: a kind of table, upserts or a read of history and tail that this
 version lacks ends the run with its error.
@@ -17,8 +17,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +31,7 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from bench.measure import Row, broker_target
-from bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, fill, values
+from bench.spark_common import KAFKA, PARTITIONS, alternate, bench_session, fill, in_a_fresh_session, values
 from bench.spark_read_bench import MemoryReader
 from broker.client.admin import Admin
 from broker.client.batch_producer import BatchProducer
@@ -180,17 +178,14 @@ def write_from_memory(place: Place, topic: Topic) -> None:
 
 def _rates(spark: SparkSession, place: Place, bootstrap: str, topic: Topic, kafka: str) -> Iterator[Row]:
     """Rows per second of each way, warm; the ceiling is the write from memory."""
-    ways: dict[str, Callable[[], None]] = {}
-
-    def by_spark(format: str) -> Callable[[], None]:
-        return lambda: spark_write(spark, format, bootstrap, topic.name, place.directory / "spark" / str(next(_names)))
 
     def by_load(kind: str) -> Callable[[], None]:
         return lambda: load_all(spark, place, kind, bootstrap, topic)
 
-    if SPARKS_OWN:
-        ways["Spark's own source and parquet writer, at least once"] = by_spark("kafka")
-    ways["our source, Spark's parquet writer, at least once"] = by_spark("pykafka")
+    def by_spark() -> None:
+        spark_write(spark, "pykafka", bootstrap, topic.name, place.directory / "spark" / str(next(_names)))
+
+    ways = {"our source, Spark's parquet writer, at least once": by_spark}
     ways |= {f"load to {kind}, exactly once": by_load(kind) for kind in KINDS}
     ways["from memory"] = lambda: write_from_memory(place, topic)
     cases = [_timed_and_emptied(place, way) for way in ways.values()]
@@ -204,14 +199,14 @@ def _rates(spark: SparkSession, place: Place, bootstrap: str, topic: Topic, kafk
 
 def _timed_and_emptied(place: Place, way: Callable[[], None]) -> Callable[[], float]:
     def case() -> float:
-        seconds = _seconds(way)
+        seconds = seconds_of(way)
         place.empty()
         return seconds
 
     return case
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
@@ -222,13 +217,12 @@ def _seconds(work: Callable[[], object]) -> float:
 
 def _first_loads(place: Place, bootstrap: str, topic: Topic, kafka: str, rounds: int) -> Iterator[Row]:
     """Seconds from the session's start to the end of its first load of the topic, each in a process of its own."""
-    ways = ["kafka"] if SPARKS_OWN else []
-    ways += ["pykafka", "parquet", "iceberg"]
-    said = {"kafka": "Spark's own source and writer", "pykafka": "our source, Spark's writer"}
+    ways = ["pykafka", "parquet", "iceberg"]
+    said = {"pykafka": "our source, Spark's writer"}
     taken: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            taken[way].append(_first(place, way, bootstrap, topic))
+            taken[way].append(first_load(place, way, bootstrap, topic))
             place.empty()
     base = statistics.median(taken[ways[0]])
     for way in ways:
@@ -236,12 +230,10 @@ def _first_loads(place: Place, bootstrap: str, topic: Topic, kafka: str, rounds:
         yield Row(what, statistics.median(taken[way]), "s", base, f"(ceiling: {said[ways[0]]})")
 
 
-def _first(place: Place, way: str, bootstrap: str, topic: Topic) -> float:
+def first_load(place: Place, way: str, bootstrap: str, topic: Topic) -> float:
+    """Seconds of a fresh session's first load; `way` is a kind of table, or a source for Spark's writer."""
     given = json.dumps([way, bootstrap, topic.name, topic.size, topic.rows, str(place.directory)])
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "bench.load_first", given]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    return float(done.stdout.split()[-1])
+    return in_a_fresh_session(place.directory, "bench.load_first", given)
 
 
 # --- small loads
@@ -261,7 +253,7 @@ def _small_loads(spark: SparkSession, place: Place, bootstrap: str) -> Iterator[
     for _ in range(SMALL_ROUNDS + 1):
         fill(bootstrap, topic, values(100, NEW_RECORDS // PARTITIONS), NEW_RECORDS, keyed=False, codec=Codec.NONE)
         to = place.directory / "spark" / str(next(_names))
-        by_spark.append(_seconds(functools.partial(spark_write, spark, "pykafka", bootstrap, topic, to)))
+        by_spark.append(seconds_of(functools.partial(spark_write, spark, "pykafka", bootstrap, topic, to)))
         for kind in KINDS:
             begun = time.perf_counter()
             assert run_load(kind) == NEW_RECORDS
@@ -295,12 +287,12 @@ def _upserts(spark: SparkSession, place: Place, bootstrap: str, scale: float) ->
             "publish_offsets": False,
         }
         _produce_customers(bootstrap, topic, customers, "first")
-        first = _seconds(functools.partial(load, spark, **arguments))
+        first = seconds_of(functools.partial(load, spark, **arguments))
         yield Row(f"upsert into an empty {kind} table, {customers:,} keys", customers / first, "events/s")
         taken = []
         for name in ("second", "third", "fourth"):
             _produce_customers(bootstrap, topic, changes, name)
-            taken.append(_seconds(functools.partial(load, spark, **arguments)))
+            taken.append(seconds_of(functools.partial(load, spark, **arguments)))
         seconds = statistics.median(taken)
         what = f"upsert of {changes:,} events into a {kind} table of {customers:,} rows"
         yield Row(what, changes / seconds, "events/s", note=f"({seconds:.2g} s)")

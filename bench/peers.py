@@ -59,7 +59,7 @@ def _running(command: list[str], directory: Path, bootstrap: str, partitions: in
     directory.mkdir(parents=True, exist_ok=True)
     process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory)
     try:
-        _create_topic(bootstrap, partitions)
+        create_topic(bootstrap, partitions)
         children = process.children(recursive=True)
         yield children[-1] if children else process
     finally:
@@ -69,15 +69,16 @@ def _running(command: list[str], directory: Path, bootstrap: str, partitions: in
         process.wait()
 
 
-def _create_topic(bootstrap: str, partitions: int) -> None:
+def create_topic(bootstrap: str, partitions: int, replicas: int = 1) -> None:
+    """The topic of the measurements; returns when it is there. Raises TimeoutError if it does not come."""
     deadline = time.monotonic() + UP_WITHIN_S
     while True:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        try:
-            admin.create_topics([NewTopic(TOPIC, partitions, 1)], request_timeout=5)[TOPIC].result(5)
-            if len(admin.list_topics(timeout=5).topics[TOPIC].partitions) == partitions:
+        with contextlib.suppress(KafkaException):
+            admin.create_topics([NewTopic(TOPIC, partitions, replicas)], request_timeout=5)[TOPIC].result(5)
+        with contextlib.suppress(KafkaException):
+            found = admin.list_topics(timeout=5).topics.get(TOPIC)
+            if found is not None and len(found.partitions) == partitions:
                 return
-        except KafkaException:
-            pass
         if time.monotonic() > deadline:
             raise TimeoutError(f"no topic at {bootstrap} within {UP_WITHIN_S:g} s")

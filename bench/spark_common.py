@@ -1,7 +1,6 @@
 """What the Spark measurements share: a session, topics filled column by column, rounds that alternate.
 
-Where `PYKAFKA_BENCH_SPARK_KAFKA` names the jars of Spark's own Kafka connector, separated by commas, reads and writes
-are measured with it, too: against our broker, or the Kafka at `PYKAFKA_BENCH_KAFKA`.
+`PYKAFKA_BENCH_SPARK_KAFKA` names the jars of Spark's own Kafka connector, separated by commas, for beside_spark.py.
 
 Values are JSON-like and of one length, so that compression has something to do; they lie in record batches of 16 KiB,
 a Kafka producer's default.
@@ -13,10 +12,12 @@ import functools
 import os
 import random
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -33,7 +34,8 @@ from broker.records.compression import Codec
 PARTITIONS = 4
 SPARKS_OWN = os.environ.get("PYKAFKA_BENCH_SPARK_KAFKA", "")
 SPARK_AVRO = os.environ.get("PYKAFKA_BENCH_SPARK_AVRO", "")
-"""The jar of spark-avro, whose functions typed_read_bench.py measures."""
+SPARK_PROTOBUF = os.environ.get("PYKAFKA_BENCH_SPARK_PROTOBUF", "")
+"""The jars of spark-avro and spark-protobuf, whose functions typed_read_bench.py measures."""
 KAFKA = os.environ.get("PYKAFKA_BENCH_KAFKA", "")
 CHUNK_ROWS = 10_000
 
@@ -51,7 +53,7 @@ def bench_session(*sources: type[DataSource]) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
-        .config("spark.jars", ",".join(filter(None, (SPARKS_OWN, SPARK_AVRO))))
+        .config("spark.jars", ",".join(filter(None, (SPARKS_OWN, SPARK_AVRO, SPARK_PROTOBUF))))
         .getOrCreate()
     )
     for source in sources:
@@ -60,6 +62,22 @@ def bench_session(*sources: type[DataSource]) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def in_a_fresh_session(directory: Path, module: str, *arguments: str) -> float:
+    """The last word that `python -m MODULE …` prints, which begins a session as a user's does: modules are compiled
+    once, into `directory`, and hypothesis is hidden. kio imports that where it is installed, a quarter of a second."""
+    hidden = directory / "hidden" / "hypothesis.py"
+    hidden.parent.mkdir(exist_ok=True)
+    hidden.write_text("raise ImportError('for tests only')\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(hidden.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPYCACHEPREFIX": str(directory / "bytecode"),
+    }
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return float(done.stdout.split()[-1])
 
 
 @functools.cache

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,12 +18,11 @@ from bench.empty_source import DDL
 from bench.measure import Row, broker_target
 from bench.spark_common import (
     CHUNK_ROWS,
-    KAFKA,
     PARTITIONS,
-    SPARKS_OWN,
     alternate,
     bench_session,
     fill,
+    in_a_fresh_session,
     values,
 )
 from broker.client.admin import Admin
@@ -111,32 +107,26 @@ def _micro_batches(spark: SparkSession, bootstrap: str, partitions: int) -> Iter
     They take turns, a query each for some batches, and the topic is fed during all, so that the machine's mood is the
     same for all."""
     topic = f"bench-stream-{partitions}"
-    ways = {way: ("pykafka", bootstrap, options) for way, options in READINGS.items()}
-    if SPARKS_OWN:
-        ways["Spark's own source"] = ("kafka", KAFKA or bootstrap, {})
-    for servers in {servers for _, servers, _ in ways.values()}:
-        _create(servers, topic, partitions)
-    frames = {
-        way: spark.readStream.format(format).options(**_where(servers, topic), **options).load()
-        for way, (format, servers, options) in ways.items()
-    }
+    _create(bootstrap, topic, partitions)
+    source = spark.readStream.format("pykafka").options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": topic})
+    frames = {way: source.options(**options).load() for way, options in READINGS.items()}
     frames["empty"] = spark.readStream.format("empty_stream_of_one").load()
     taken: dict[str, list[int]] = {way: [] for way in frames}
     for _ in range(MICRO_BATCH_ROUNDS):
         for way, frame in frames.items():
-            fed = ways[way][1] if way in ways else bootstrap
-            taken[way] += _durations(frame, fed, topic, partitions, BATCHES * PARTITIONS // partitions or LEAST_BATCHES)
+            many = BATCHES * PARTITIONS // partitions or LEAST_BATCHES
+            batches = durations_of_batches(frame, bootstrap, topic, partitions, many)
+            taken[way] += [one["triggerExecution"] for one in batches]
     best = statistics.median(taken.pop("empty"))
     for way, durations in taken.items():
         case = f"micro-batch, {partitions} partitions, a record each, {way}"
         yield Row(case, statistics.median(durations), "ms", best, "(ceiling: an empty Python stream of one task)")
 
 
-def _where(servers: str, topic: str) -> dict[str, str]:
-    return {"kafka.bootstrap.servers": servers, "subscribe": topic}
-
-
-def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int) -> list[int]:
+def durations_of_batches(
+    frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int
+) -> list[dict[str, int]]:
+    """What the parts of each micro-batch took, ms, by Spark's names; a record for each partition and batch."""
     query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
     producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
     seen = 0
@@ -150,7 +140,7 @@ def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int
             raise error
         pause.wait(0.01)
     query.stop()
-    return [p.durationMs["triggerExecution"] for p in done]
+    return [p.durationMs for p in done]
 
 
 def _planning(bootstrap: str, partitions: int) -> Row:
@@ -216,16 +206,8 @@ def _first_batch(bootstrap: str, directory: Path) -> Row:
     producer.produce(topic, b"x")
     producer.flush()
 
-    # kio imports hypothesis where it is installed, a quarter of a second that no user's worker pays.
-    hidden = directory / "hypothesis.py"
-    hidden.write_text("raise ImportError('for tests only')\n")
-    path = os.pathsep.join([str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
-
     def fresh(format: str) -> float:
-        command = [sys.executable, "-m", "bench.spark_first", format, bootstrap, topic]
-        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-        return float(answer.stdout.split()[-1])
+        return in_a_fresh_session(directory, "bench.spark_first", format, bootstrap, topic)
 
     mine, best = alternate(FIRST_ROUNDS, lambda: fresh("pykafka"), lambda: fresh("empty"))
     return Row("first batch of a fresh session", mine, "s", best, "(ceiling: an empty Python source)")

@@ -1,8 +1,8 @@
 """Spark reads a topic, against the same Arrow batches yielded from memory.
 
 The ceiling is a Python data source that gives the seven Kafka columns from batches it holds: what is left of the
-difference is fetching, checksums, decompressing and decoding, with the broker on the same two cores. Spark's own source
-takes part where it is at hand (spark_common.py).
+difference is fetching, checksums, decompressing and decoding, with the broker on the same two cores. Beside Spark's own
+source it is measured by beside_spark.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from bench.spark_common import (
     CHUNK_ROWS,
     KAFKA,
     PARTITIONS,
-    SPARKS_OWN,
     alternate,
     alternate_cpu,
     bench_session,
@@ -96,14 +95,11 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         for size, keyed, codec in CASES:
             count = max(int(COUNTS[size] * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
             topic = f"bench-{size}-{codec}-{keyed}"
-            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
-                with Cluster(servers) as cluster:
-                    Admin(cluster).create_topic(topic, PARTITIONS)
-                fill(servers, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
-            yield from _case(spark, target.bootstrap, topic, size, count, keyed, codec)
-            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
-                with Cluster(servers) as cluster:
-                    Admin(cluster).delete_topics([topic])
+            with Cluster(target.bootstrap) as cluster:
+                Admin(cluster).create_topic(topic, PARTITIONS)
+                fill(target.bootstrap, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
+                yield _case(spark, target.bootstrap, topic, size, count, keyed, codec)
+                Admin(cluster).delete_topics([topic])
 
 
 def run_cpu(scale: float = 1.0) -> Iterator[Row]:
@@ -123,33 +119,23 @@ def run_cpu(scale: float = 1.0) -> Iterator[Row]:
                 fill(servers, topic, values(size), count, keyed=True, codec=Codec.NONE)
                 read = spark.read.format("pykafka").options(**{"kafka.bootstrap.servers": servers, "subscribe": topic})
                 held = spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed="true")
-                ways = [functools.partial(_count, frame, count, size) for frame in (read, held)]
+                ways = [functools.partial(count_rows, frame, count, size) for frame in (read, held)]
                 ours, best = alternate_cpu(ROUNDS, ways)
                 Admin(cluster).delete_topics([topic])
             for side in ("jvm", "python"):
                 yield Row(f"{count:,} × {size} B, keys, {side}", getattr(ours, side), "s CPU", getattr(best, side))
 
 
-def _case(
-    spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str
-) -> Iterator[Row]:
-    ways = {"": ("pykafka", bootstrap)}
-    if SPARKS_OWN:
-        ways[", Spark's own source"] = ("kafka", KAFKA or bootstrap)
-    frames = [
-        spark.read.format(format).option("kafka.bootstrap.servers", servers).option("subscribe", topic)
-        for format, servers in ways.values()
-    ]
-    frames.append(
-        spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed=str(keyed).lower())
-    )
-    *taken, best = alternate(ROUNDS, *(functools.partial(_count, frame, count, size) for frame in frames))
-    for way, seconds in zip(ways, taken, strict=True):
-        what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}{way}"
-        yield Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
+def _case(spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str) -> Row:
+    read = spark.read.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    held = spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed=str(keyed).lower())
+    seconds, best = alternate(ROUNDS, *(functools.partial(count_rows, frame, count, size) for frame in (read, held)))
+    what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}"
+    return Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
 
 
-def _count(reader: DataFrameReader, count: int, size: int) -> float:
+def count_rows(reader: DataFrameReader, count: int, size: int) -> float:
+    """Seconds until Spark has counted the rows and the bytes of their values."""
     start = time.perf_counter()
     (row,) = reader.load().selectExpr("count(*)", "sum(length(value))").collect()
     assert tuple(row) == (count, count * size), row

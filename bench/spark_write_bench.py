@@ -1,7 +1,7 @@
 """Spark writes to a topic, against an Arrow writer that throws the rows away.
 
 What the writer is given is made by the JVM as it goes, in all cases the same; the difference is encoding, sending,
-and with exactly-once delivery the transactions. Spark's own sink takes part where it is at hand (spark_common.py).
+and with exactly-once delivery the transactions. Beside Spark's own sink it is measured by beside_spark.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bench.measure import Row, broker_target
-from bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, values
+from bench.spark_common import PARTITIONS, alternate, bench_session, values
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 
@@ -55,19 +55,21 @@ def run(scale: float = 1.0) -> Iterator[Row]:
             yield from _case(spark, target.bootstrap, size, max(int(most * scale), PARTITIONS))
 
 
-def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterator[Row]:
+def rows_to_write(spark: SparkSession, size: int, count: int) -> DataFrame:
+    """`count` rows that the JVM makes as it goes: keys of 13 bytes and values of `size`."""
     number = "lpad(cast(id AS string), 13, '0')"
     text = values(size)[0].as_py().decode()[13:].replace("'", " ")
-    frame = spark.range(count, numPartitions=PARTITIONS).selectExpr(
+    return spark.range(count, numPartitions=PARTITIONS).selectExpr(
         f"cast({number} AS binary) AS key", f"cast(concat({number}, '{text}') AS binary) AS value"
     )
-    topic = f"written-{size}-{count}"
+
+
+def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterator[Row]:
+    frame, topic = rows_to_write(spark, size, count), f"written-{size}-{count}"
     ways = {delivery: ("pykafka", bootstrap, {"delivery": delivery}) for delivery in ("at-least-once", "exactly-once")}
-    if SPARKS_OWN:
-        ways["Spark's own sink"] = ("kafka", KAFKA or bootstrap, {})
     *taken, best = alternate(
         ROUNDS,
-        *(functools.partial(_write_to_topic, frame, *way, topic) for way in ways.values()),
+        *(functools.partial(write_to_topic, frame, *way, topic) for way in ways.values()),
         lambda: _write(frame, "nowhere_ceiling", {}),
     )
     for way, seconds in zip(ways, taken, strict=True):
@@ -75,7 +77,7 @@ def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterato
         yield Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
 
 
-def _write_to_topic(frame: DataFrame, format: str, bootstrap: str, options: dict[str, str], topic: str) -> float:
+def write_to_topic(frame: DataFrame, format: str, bootstrap: str, options: dict[str, str], topic: str) -> float:
     """A topic for each write, so that not the disk is measured, which has to take what was written before."""
     with Cluster(bootstrap) as cluster:
         Admin(cluster).create_topic(topic, PARTITIONS)

@@ -2,8 +2,9 @@
 
 The floor is the same source that gives the bytes as they are, and the ceiling one that gives the typed batches from
 memory. Each way materialises all fields of all rows. Avro is in Confluent's wire format, whose prefix is cut off by
-hand before `from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names. With the
-jars of Spark's own Kafka connector (spark_common.py) its functions are measured on what that source gives, too.
+hand before `from_avro`. That function needs the jar of spark-avro, which `PYKAFKA_BENCH_SPARK_AVRO` names, and
+`from_protobuf` those that `PYKAFKA_BENCH_SPARK_PROTOBUF` names. On what Spark's own source gives they are measured by
+beside_spark.py.
 
 `run_decoder` measures the decoders alone, with the kernel and without.
 """
@@ -20,17 +21,29 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import psutil
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from google.protobuf import timestamp_pb2
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from bench.measure import Row, broker_target
-from bench.spark_common import CHUNK_ROWS, KAFKA, PARTITIONS, SPARK_AVRO, SPARKS_OWN, alternate, bench_session, fill
+from bench.spark_common import (
+    CHUNK_ROWS,
+    PARTITIONS,
+    SPARK_AVRO,
+    SPARK_PROTOBUF,
+    alternate,
+    bench_session,
+    fill,
+)
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.records.compression import Codec
@@ -39,7 +52,8 @@ from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_text import parse_ddl
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.codec_choice import in_turn
-from tests.support.schema_registry import schema_registry
+from tests.support.protobuf_cases import add
+from tests.support.schema_registry import Registry, schema_registry
 
 ROUNDS = 4
 COUNT = 4_000_000
@@ -92,33 +106,45 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         schema_registry() as registry,
         bench_session(TypedMemory) as spark,
     ):
-        schema_id = registry.register("orders-value", json.dumps(SCHEMA))
-        avro = {"valueFormat": "avro", "valueSchema": json.dumps(SCHEMA), "schema.registry.url": registry.url}
-        spark_avro = f"from_avro(substring(value, 6), '{json.dumps(SCHEMA)}')"
-        cases: list[tuple[str, pa.Array, dict[str, str], str]] = [
-            ("json", json_values(), {"valueFormat": "json", "valueSchema": DDL}, f"from_json(string(value), '{DDL}')")
-        ]
-        if SPARK_AVRO:
-            cases.append(("avro", avro_values(b"\0" + schema_id.to_bytes(4)), avro, spark_avro))
-        for name, chunk, options, by_spark in cases:
-            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
-                with Cluster(servers) as cluster:
-                    Admin(cluster).create_topic(f"bench-{name}", PARTITIONS)
-                fill(servers, f"bench-{name}", chunk, count, keyed=False, codec=Codec.NONE)
-            yield from _case(spark, target.bootstrap, name, count, options, by_spark)
+        for name, one in formats(registry, Path(directory)).items():
+            with Cluster(target.bootstrap) as cluster:
+                Admin(cluster).create_topic(f"bench-{name}", PARTITIONS)
+            fill(target.bootstrap, f"bench-{name}", one.chunk, count, keyed=False, codec=Codec.NONE)
+            yield from _case(spark, target.bootstrap, name, count, one)
 
 
-def _case(
-    spark: SparkSession, bootstrap: str, name: str, count: int, options: dict[str, str], by_spark: str
-) -> Iterator[Row]:
-    frames = {f"from_{name} of pykafka's bytes": _bytes(spark, "pykafka", bootstrap, name, by_spark)}
-    if SPARKS_OWN:
-        frames[f"from_{name} of Spark's own source"] = _bytes(spark, "kafka", KAFKA or bootstrap, name, by_spark)
-    frames["the bytes as they are"] = _source(spark, "pykafka", bootstrap, name).load()
+class Format(NamedTuple):
+    """Values of a format, the options of a read that decode them, and the same by Spark's function."""
+
+    chunk: pa.Array
+    options: dict[str, str]
+    by_spark: str
+
+
+def formats(registry: Registry, directory: Path) -> dict[str, Format]:
+    """JSON, and Avro and Protobuf where the jars with Spark's functions are at hand."""
+    made = {"json": Format(json_values(), {"valueSchema": DDL}, f"from_json(string(value), '{DDL}')")}
+    schema = json.dumps(SCHEMA)
+    if SPARK_AVRO:
+        prefix = b"\0" + registry.register("orders-value", schema).to_bytes(4)
+        options = {"valueSchema": schema, "schema.registry.url": registry.url}
+        made["avro"] = Format(avro_values(prefix), options, f"from_avro(substring(value, 6), '{schema}')")
+    if SPARK_PROTOBUF:
+        file, message = directory / "order.desc", "bench.Order"
+        file.write_bytes(_order_descriptors().SerializeToString())
+        options = {"valueSchema": str(file), "valueMessage": message}
+        made["protobuf"] = Format(protobuf_values(), options, f"from_protobuf(value, '{message}', '{file}')")
+    return {name: one._replace(options={"valueFormat": name, **one.options}) for name, one in made.items()}
+
+
+def _case(spark: SparkSession, bootstrap: str, name: str, count: int, one: Format) -> Iterator[Row]:
+    raw = _source(spark, bootstrap, name).load()
+    frames = {f"from_{name} of pykafka's bytes": raw.selectExpr(f"{one.by_spark} AS value").select("value.*")}
+    frames["the bytes as they are"] = raw
     frames["typed batches from memory"] = (
         spark.read.format(TypedMemory.name()).option("rows", count).load().select("value.*")
     )
-    typed = _source(spark, "pykafka", bootstrap, name).options(**options).load().select("value.*")
+    typed = _source(spark, bootstrap, name).options(**one.options).load().select("value.*")
     cpu: dict[str, list[float]] = {way: [] for way in ("", *frames)}
     runs = [functools.partial(_all, frame, cpu[way]) for way, frame in {"": typed, **frames}.items()]
     ours, *theirs = alternate(ROUNDS, *runs)
@@ -128,15 +154,9 @@ def _case(
         yield Row(f"{count:,} rows, valueFormat={name}, beside {way}", count / ours, "rows/s", count / seconds, note)
 
 
-def _source(spark: SparkSession, format: str, servers: str, name: str) -> Any:
-    options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}"}
-    if format == "pykafka":
-        options["columns"] = "value"
-    return spark.read.format(format).options(**options)
-
-
-def _bytes(spark: SparkSession, format: str, servers: str, name: str, by_spark: str) -> DataFrame:
-    return _source(spark, format, servers, name).load().selectExpr(f"{by_spark} AS value").select("value.*")
+def _source(spark: SparkSession, servers: str, name: str) -> DataFrameReader:
+    options = {"kafka.bootstrap.servers": servers, "subscribe": f"bench-{name}", "columns": "value"}
+    return spark.read.format("pykafka").options(**options)
 
 
 def _all(frame: DataFrame, cpu: list[float]) -> float:
@@ -203,3 +223,29 @@ def avro_values(prefix: bytes) -> pa.Array:
 def json_values() -> pa.Array:
     shown = [{**order, "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(order["at"] / 1e6))} for order in orders()]
     return pa.array([json.dumps(order).encode() for order in shown], pa.binary())
+
+
+def _order_descriptors() -> FileDescriptorSet:
+    """The message of an order, as `protoc --include_imports` writes it."""
+    order = DescriptorProto(name="Order")
+    kinds = {"id": "int64", "customer": "string", "amount": "double", "status": "string"}
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        add(order, name, number, kind)
+    add(order, "at", 5, "google.protobuf.Timestamp")
+    file = FileDescriptorProto(name="order.proto", package="bench", syntax="proto3", message_type=[order])
+    imported = FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(imported)
+    file.dependency.append(imported.name)
+    return FileDescriptorSet(file=[imported, file])
+
+
+def protobuf_values() -> pa.Array:
+    pool = DescriptorPool()
+    for file in _order_descriptors().file:
+        pool.Add(file)
+    message = GetMessageClass(pool.FindMessageTypeByName("bench.Order"))
+    made = []
+    for order in orders():
+        seconds, micros = divmod(order["at"], 1_000_000)
+        made.append(message(**{**order, "at": {"seconds": seconds, "nanos": micros * 1000}}).SerializeToString())
+    return pa.array(made, pa.binary())

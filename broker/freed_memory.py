@@ -18,7 +18,7 @@ def keep_freed_memory(kept_bytes: int) -> bool:
 
     The heap keeps `kept_bytes` of freed memory; a single block of this size, which may be 32 MiB, goes back to the
     kernel at once. Otherwise the memory of a Produce request of a megabyte goes back to the kernel and is taken again
-    page by page: more than half of the CPU time of producing large batches (docs/performance.md).
+    page by page: more than half of the CPU time of producing large batches (docs/performance-history.md).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
