@@ -7,7 +7,8 @@ nulls only that field), and so does a value that is not exactly one object in st
 quotes and ignores what follows the object).
 
 The C kernel decodes whole batches (json_batches.py). Values that it refuses, and all where there is no kernel, are
-parsed one by one, many times slower.
+parsed one by one, many times slower; then a value is bad, too, whose unknown fields are nested very deep or have
+integers of thousands of digits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tests.support.avro_fuzz KERNEL SEED EXAMPLES`: Avro through a kernel that was built with sanitizers.
+"""`python -m tests.support.avro_fuzz KERNEL SEED EXAMPLES`: Avro, and JSON, through a kernel built with sanitizers.
 
 Each value is read alone, out of memory that ends with it, into buffers that are always just too small. A kernel that
 reads or writes beyond them ends the process with the sanitizer's report. `sanitized` builds such a kernel and runs it.
@@ -20,11 +20,14 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.records import native
-from broker.records.native import Kernel
-from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
+from broker.records.native import ColumnsDecoder, Kernel
+from spark_connector.formats.avro_batches import BatchProgram
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.json_batches import JsonProgram
+from spark_connector.formats.kernel_columns import NotByColumns
+from spark_connector.formats.schema_text import parse_ddl
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.avro_cases import Case, cases
 from tests.support.example_search import search
@@ -41,6 +44,10 @@ _FLAGS = [
     "-fPIC",
 ]
 _LEVELS = 2
+_DDL = "a INT, b STRING, c ARRAY<STRUCT<x: DOUBLE, t: TIMESTAMP>>, m MAP<STRING, TINYINT>, d DECIMAL(9,3), e DATE"
+_DOCUMENT = rb"""{"a":-17, "b":"q\ud83d\ude00\n %s","other":{"x":[1.5e-3,[true,{}]]},
+"c":[{"x":0.12345678901234567,"t":"2024-02-29T01:02:03.5+02:00"},null], "\u006d":{"k":1,"l":null},
+"d":"-1.2345","e":"2024-02-29"}""" % "é".encode()
 
 
 def sanitized(directory: Path, number: int, examples: int) -> str:
@@ -83,11 +90,22 @@ def fuzz(kernel: Kernel, number: int, examples: int) -> int:
             values += [raw[:end] for end in range(len(raw))]
             values += [raw[:at] + data.draw(st.binary(max_size=10)) + raw[at + 1 :] for at in range(0, len(raw), 3)]
         for raw in values:
-            _read(kernel, program, raw)
+            _read(kernel.decode_avro, program, raw)
         counts["values"] += len(values)
 
     drawn = st.tuples(cases(), st.lists(st.binary(max_size=40), min_size=2, max_size=8), st.data())
-    return search(number, examples, drawn, read)["values"]
+    return search(number, examples, drawn, read)["values"] + _fuzz_json(kernel)
+
+
+def _fuzz_json(kernel: Kernel) -> int:
+    """Each beginning of a document, and it with each of its bytes replaced."""
+    program = JsonProgram(parse_ddl(_DDL))
+    values = [_DOCUMENT[:end] for end in range(len(_DOCUMENT) + 1)]
+    for other in (b"", b'"', b"\\", b"{", b"]", b"1", b"e", b"\xf0", b"\0"):
+        values += [_DOCUMENT[:at] + other + _DOCUMENT[at + 1 :] for at in range(len(_DOCUMENT))]
+    for raw in values:
+        _read(kernel.decode_json, program, raw)
+    return len(values)
 
 
 def _program(case: Case) -> BatchProgram | None:
@@ -98,17 +116,18 @@ def _program(case: Case) -> BatchProgram | None:
         return None
 
 
-def _read(kernel: Kernel, program: BatchProgram, raw: bytes) -> None:
+def _read(decoder: ColumnsDecoder, program: BatchProgram | JsonProgram, raw: bytes) -> None:
     data, edges = np.frombuffer(raw, np.uint8).copy(), np.array([0, len(raw)], np.int32)
     # numpy's arrays are as long as they say: pyarrow's would end with some unused bytes.
-    buffers: list[list[Any]] = [[np.zeros(1, np.uint8), np.zeros(16, np.uint8), None] for _ in program._columns]
-    for number, column in enumerate(program._columns):
+    columns, shapes = program._reader._columns, program._reader._shapes
+    buffers: list[list[Any]] = [[np.zeros(1, np.uint8), np.zeros(16, np.uint8), None] for _ in columns]
+    for number, column in enumerate(columns):
         if column is not None and column.kind.name == "TEXTS":
             buffers[number][2] = np.zeros(0, np.uint8)
     state, refused = np.zeros(2 + 3 * len(buffers), np.int64), np.zeros(1, np.int32)
     while True:
         given = edges, None, data, 0
-        full = kernel.decode_avro(program._code, program._shapes, state, buffers, given, 1, 0, refused)
+        full = decoder(program._code, shapes, state, buffers, given, 1, 0, refused)
         if full < 0:
             return
         grown = buffers[full // 2]

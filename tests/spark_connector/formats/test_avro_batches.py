@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from broker.errors import ConfigError
 from broker.records import native
 from broker.records.native import Kernel
-from spark_connector.formats.avro_batches import BatchProgram, NotByColumns
+from spark_connector.formats.avro_batches import BatchProgram
 from spark_connector.formats.avro_columns import column_of
 from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.avro_program import Program
 from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import parse_avro
+from spark_connector.formats.kernel_columns import NotByColumns
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import AvroSchema
 from tests.support.arrow_values import exact
