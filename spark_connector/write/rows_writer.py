@@ -247,7 +247,7 @@ def _by_topic(collected: list[pa.RecordBatch], topic: str | None) -> Iterator[tu
 
 
 def _present(partitions: Int32s) -> list[int]:
-    return np.flatnonzero(np.bincount(partitions)).tolist()  # type: ignore[no-any-return]
+    return np.flatnonzero(np.bincount(partitions)).tolist()
 
 
 class StickyRuns:
