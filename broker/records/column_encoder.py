@@ -45,7 +45,7 @@ class EncodeOptions:
 class _HeaderPairs(NamedTuple):
     """The number of headers of each row, and all headers in the order of the rows."""
 
-    count: Int64s
+    counts: Int64s
     key: pa.Array
     value: pa.Array
 
@@ -58,10 +58,10 @@ class _Chunk(NamedTuple):
 
 
 class _Section(NamedTuple):
-    """A batch of a slot: its records, or all of it."""
+    """A batch of a slot: how many records it has, and their bytes, or its own."""
 
     slot: int
-    count: int
+    records: int
     base_timestamp: int
     max_timestamp: int
     content: bytes
@@ -122,7 +122,7 @@ def _buffers(chunk: _Chunk) -> native.Chunk:
     headers = chunk.headers
     pairs = None
     if headers is not None:
-        edges = np.concatenate(([0], np.cumsum(headers.count)))
+        edges = np.concatenate(([0], np.cumsum(headers.counts)))
         pairs = edges, column_buffers(headers.key), column_buffers(headers.value)
     key = None if chunk.key is None else column_buffers(chunk.key)
     return len(chunk.value), key, column_buffers(chunk.value), chunk.times, pairs
@@ -179,7 +179,7 @@ def _encoded_fields(key: pa.Array | None, value: pa.Array, headers: _HeaderPairs
             yield b"".join((encode_field(one_key), encode_field(one_value), b"\0"))
         return
     of_headers = itertools.chain.from_iterable(zip(_elements(headers.key), _elements(headers.value), strict=True))
-    for one_key, one_value, count in zip(keys, _elements(value), headers.count.tolist(), strict=False):
+    for one_key, one_value, count in zip(keys, _elements(value), headers.counts.tolist(), strict=False):
         pairs = map(encode_field, itertools.islice(of_headers, 2 * count))
         yield b"".join((encode_field(one_key), encode_field(one_value), encode_varint(count), *pairs))
 
@@ -205,11 +205,11 @@ def _frame(sections: Sequence[_Section], batches: list[list[bytes]], options: En
     for section in sections:
         sequence = sequences[section.slot]
         if sequence >= 0:
-            sequences[section.slot] = (sequence + section.count) & 0x7FFFFFFF
+            sequences[section.slot] = (sequence + section.records) & 0x7FFFFFFF
         batches[section.slot].append(
             build_batch(
                 compress(options.codec, section.content),
-                section.count,
+                section.records,
                 codec=options.codec,
                 base_timestamp=section.base_timestamp,
                 max_timestamp=section.max_timestamp,

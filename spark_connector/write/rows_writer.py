@@ -169,16 +169,15 @@ class RowsWriter:
         if new and self._transaction is not None:
             add_partitions(self._cluster, self._transaction, new)
         self._partitions |= new
-        partitions: list[TopicPartition] = []
-        batches: list[list[bytes]] = []
+        batches: dict[TopicPartition, list[bytes]] = {}
         while parts:
             name, rows, of_rows, count = parts.pop()
-            partitions += [TopicPartition(name, one) for one in range(count)]
-            batches += self._encoded(name, rows, of_rows, count)
+            encoded = enumerate(self._encoded(name, rows, of_rows, count))
+            batches |= {TopicPartition(name, partition): made for partition, made in encoded if made}
             del rows  # frees memory: the batches hold the data
         # Round-robin: a request takes one batch per partition, so this order fills it with one of each.
-        for turn in itertools.zip_longest(*batches):
-            for tp, batch in zip(partitions, turn, strict=True):
+        for turn in itertools.zip_longest(*batches.values()):
+            for tp, batch in zip(batches, turn, strict=True):
                 if batch is not None:
                     self._sender.send(tp, batch)
 
@@ -248,7 +247,7 @@ def _by_topic(collected: list[pa.RecordBatch], topic: str | None) -> Iterator[tu
 
 
 def _present(partitions: Int32s) -> list[int]:
-    return np.flatnonzero(np.bincount(partitions)).tolist()  # type: ignore[no-any-return]
+    return np.flatnonzero(np.bincount(partitions)).tolist()
 
 
 class StickyRuns:
