@@ -15,7 +15,7 @@ import struct
 import tempfile
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
@@ -35,10 +35,29 @@ from broker.net.response import EncryptedWriter
 from broker.net.router import Client, Route, Router
 from broker.net.throttling import Throttling
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, encode_request
+from broker.protocol.messages import Request
 from broker.quotas.client_quotas import ClientQuotas, QuotaType
 from broker.quotas.quota_entity import QuotaEntity
 from broker.security.principal_mapping import PrincipalMapping
+from tests.support.connection_requests import (
+    APPENDED,
+    ENDS,
+    FAILS,
+    FAILS_LATER,
+    LATER,
+    LOGIN,
+    NEVER_HANDLED,
+    NO_ANSWER,
+    NOW,
+    REFUSES,
+    STUBBORN,
+    TASK,
+    UNANSWERED,
+    UNANSWERED_TASK,
+    WRONG_LOGIN,
+    Sent,
+    frame_of,
+)
 from tests.support.listening import answer_with
 from tests.support.socketless import ManualLoop, OtherConnection, StubLogin, Wire
 
@@ -49,27 +68,9 @@ THROTTLE_S, IDLE_S, RECEIVE_S = 1400.0, 600.0, 30.0
 QUEUE_BYTES, LIMIT, LARGEST = 300_000, 400_000, 200_000
 FILE_BYTES = 250_000
 CONTENT = bytes(range(250)) * (FILE_BYTES // 250)
-
-NOW, LATER, TASK, STUBBORN = "answers now", "answers later", "answers in a task", "goes on when it is cancelled"
-FAILS, REFUSES, FAILS_LATER = "fails", "refuses", "fails later"
-UNANSWERED, UNANSWERED_TASK = "acks=0", "acks=0 in a task"
-APPENDED = "acks=all"
-LOGIN, WRONG_LOGIN = "logs in", "a wrong password"
-UNKNOWN_API, TOO_LARGE, NO_BODY = "unknown API", "too large", "no body"
-NO_ANSWER = (UNANSWERED, UNANSWERED_TASK)
-ENDS = {FAILS: "failed", REFUSES: "malformed", FAILS_LATER: "failed", WRONG_LOGIN: "login"}
-NEVER_HANDLED = {UNKNOWN_API: "unsupported", TOO_LARGE: "too_large", NO_BODY: "malformed"}
 USUAL = (NOW, LATER, TASK, *[STUBBORN] * 2, UNANSWERED, *[UNANSWERED_TASK] * 3, *[APPENDED] * 3)
 ANSWERS = ("small", "throttled", "throttled", "large", "file")
 SIZES = (10, 10, 30_000, 100_000)
-
-
-class Sent(NamedTuple):
-    kind: str
-    answer: str
-    end: int
-    """Where its last byte stands in what the peer sends."""
-    size: int
 
 
 def while_open(least: int = 0, when: Callable[[Any], bool] = lambda history: True) -> Callable[[Any], Any]:
@@ -111,9 +112,7 @@ class ConnectionHistory(RuleBasedStateMachine):
         self.seen: list[int] = []
         self.other = OtherConnection()
 
-    @initialize(
-        with_login=st.booleans(), limited=st.booleans(), with_quotas=st.sampled_from((True, True, False, False))
-    )
+    @initialize(with_login=st.booleans(), limited=st.booleans(), with_quotas=st.booleans())
     def open(self, with_login: bool, limited: bool, with_quotas: bool) -> None:
         self.begin()
         config = BrokerConfig(
@@ -155,7 +154,7 @@ class ConnectionHistory(RuleBasedStateMachine):
             self.deliver(1 << 20)
 
     @precondition(lambda self: self.counts.closed)
-    @rule(with_login=st.booleans(), limited=st.booleans(), with_quotas=st.sampled_from((True, True, False, False)))
+    @rule(with_login=st.booleans(), limited=st.booleans(), with_quotas=st.booleans())
     def open_another(self, with_login: bool, limited: bool, with_quotas: bool) -> None:
         self.bring_to_an_end()
         self.loop.close()
@@ -214,13 +213,12 @@ class ConnectionHistory(RuleBasedStateMachine):
             return self.log_in(kind)
         if kind in (NOW, UNANSWERED):
             return self.answer(number)
-        waits = kind in (LATER, FAILS_LATER, APPENDED)
-        return self.wait_with(DelayedAnswer, number) if waits else self.in_task(number)
+        return self.wait_with(number) if kind in (LATER, FAILS_LATER, APPENDED) else self.in_task(number)
 
     def may_go_ahead(self, number: int) -> bool:
-        """Whether these records, and what waits, are all to be acknowledged by followers, of a client like any."""
-        kinds = {self.requests[one].kind for one in (*self.pending, number)}
-        return kinds == {APPENDED} and not (self.stubborn or self.throttle_s)
+        """Whether these records, and all that waits, are for followers, too."""
+        waits = [self.requests[one].kind == APPENDED for one in (*self.pending, number)]
+        return all(waits) and not (self.stubborn or self.throttle_s)
 
     def log_in(self, kind: str) -> Any:
         if self.login is not None and not self.login.done:
@@ -243,8 +241,8 @@ class ConnectionHistory(RuleBasedStateMachine):
             return {**answer_with("x"), "throttle_time": int(THROTTLE_S * 1000)}
         return answer_with("x" * 30_000 if answer == "large" else "x")
 
-    def wait_with(self, delayed: type[DelayedAnswer[Any]], number: int) -> DelayedAnswer[Any]:
-        made = delayed(lambda: self.pending.pop(number))
+    def wait_with(self, number: int) -> DelayedAnswer[Any]:
+        made: DelayedAnswer[Any] = DelayedAnswer(lambda: self.pending.pop(number))
 
         def end(well: bool) -> None:
             del self.pending[number]
@@ -340,19 +338,7 @@ class ConnectionHistory(RuleBasedStateMachine):
 
     def send(self, kind: str, answer: str = "small", size: int = 10) -> None:
         number = len(self.requests) + 1
-        if kind in (*NO_ANSWER, APPENDED):
-            acks = -1 if kind == APPENDED else 0
-            body: dict[str, Any] = {"transactional_id": None, "acks": acks, "timeout": 1000, "topic_data": []}
-            frame = encode_request(ApiKey.PRODUCE, 8, number, "c" * min(size, 30_000), body)
-        elif kind in (LOGIN, WRONG_LOGIN):
-            frame = encode_request(ApiKey.SASL_AUTHENTICATE, 2, number, "c", {"auth_bytes": b""})
-        elif kind in NEVER_HANDLED:
-            bodies = {UNKNOWN_API: (12, 999), TOO_LARGE: (LARGEST + 1, 3), NO_BODY: (10, 3)}
-            frame = struct.pack(">ihhi", *bodies[kind], 4, number) + b"\xff\xff\0\0\0\0"
-            frame = frame[: 4 + bodies[kind][0]]
-        else:
-            names = [{"name": "n" * 10_000} for _ in range(size // 10_000)]
-            frame = encode_request(ApiKey.METADATA, 4, number, "t", {"topics": names})
+        frame = frame_of(kind, number, size, LARGEST)
         self.unsent += frame
         self.total_sent += len(frame)
         self.requests[number] = Sent(kind, answer, self.total_sent, len(frame) - 4)
@@ -535,10 +521,9 @@ class ConnectionHistory(RuleBasedStateMachine):
         if self.has_hung_up:
             assert all(self.requests[one].kind in NO_ANSWER for one in self.pending), "nobody waits for an answer"
         waits = bool(self.pending or self.stubborn)
-        if waits and queue and self.may_go_ahead(queue[0]) and not self.has_hung_up:
-            ahead = sum(self.requests[one].size for one in list(self.pending)[1:])
-            waits = len(self.pending) > MAX_QUEUED or memory.full
-            waits = waits or ahead + self.requests[queue[0]].size > QUEUE_BYTES
+        if self.pending and queue and self.may_go_ahead(queue[0]) and not self.has_hung_up:
+            ahead = sum(self.requests[one].size for one in (*list(self.pending)[1:], queue[0]))
+            waits = len(self.pending) > MAX_QUEUED or memory.full or ahead > QUEUE_BYTES
         is_busy = waits or connection.muted or connection._writer.sending
         is_free = not is_busy and (not wire.paused or self.has_hung_up)
         assert not (is_free and queue), "it handles what it may"

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.client.admin_types import HIGH_WATERMARK
 from broker.errors import BrokerError, ErrorCode
+from broker.log.follower_append import FollowerAppend
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response, encode_request
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.follower import Follower
 from broker.zookeeper.registry import Registry
+from tests.support.batches import batch
 from tests.support.follower_log import state_of, stored
+from tests.support.listening import read_frame
 from tests.support.replicating import IDS, PARTITIONS, Brokers, brokers, until
 
 
@@ -43,6 +51,46 @@ async def test_replicas_are_equal_also_after_one_was_away(tmp_path: Path, zookee
         check_equal(cluster, "t")
         ends = [cluster.logs("t", partition)[0].log_end_offset for partition in range(PARTITIONS)]
         assert ends == [700] * PARTITIONS
+
+
+async def test_records_of_a_stream_are_appended_before_the_followers_have_those_before(
+    tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a follower fetches many of them at once. None is acknowledged before all replicas have it."""
+    append, may_go, fetched = Follower.append, asyncio.Event(), collections.Counter[int]()
+
+    async def held(self: Follower, records: memoryview, *others: Any) -> FollowerAppend | None:
+        if self.tp == TopicPartition("t", 0):
+            fetched[id(self.log)] += bool(len(records))
+            await may_go.wait()
+        return await append(self, records, *others)
+
+    async with brokers(tmp_path, f"{zookeeper}/stream") as cluster:
+        await asyncio.to_thread(cluster.create, "t")
+        await asyncio.to_thread(cluster.produce, "t", 3)
+        monkeypatch.setattr(Follower, "appends_at_once", False)
+        monkeypatch.setattr(Follower, "append", held)
+        info = cluster.running[1]._topics.metadata.partition(TopicPartition("t", 0))
+        assert info is not None
+        log = cluster.running[info.leader]._logs.get(TopicPartition("t", 0))
+        assert log is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.ports[info.leader])
+        for number in range(5):
+            parts = [{"index": 0, "records": batch(b"x")}]
+            topics = [{"name": "t", "partition_data": parts}]
+            fields = {"transactional_id": None, "acks": -1, "timeout": 60_000, "topic_data": topics}
+            writer.write(encode_request(ApiKey.PRODUCE, 9, number, "stream", fields))
+        await until(lambda: log.log_end_offset == 6)
+        assert log.committed == 1
+        may_go.set()
+        for number in range(5):
+            correlation_id, body = decode_response(ApiKey.PRODUCE, 9, await read_frame(reader))
+            (answer,) = body.responses[0].partition_responses
+            assert (correlation_id, answer.error_code, answer.base_offset) == (number, ErrorCode.none, 1 + number)
+        writer.close()
+        assert len(fetched) == 2
+        assert max(fetched.values()) <= 2, "the first batch, and all that came meanwhile"
+        check_equal(cluster, "t")
 
 
 async def test_records_are_deleted_on_all_replicas_before_it_is_answered(tmp_path: Path, zookeeper: str) -> None:
