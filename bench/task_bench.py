@@ -1,5 +1,5 @@
-"""CPU seconds of the Python processes of a read, without Spark: what the first query imports and does in each, and one
-task that writes its batches to a socket as Spark's worker does, by the size of a batch.
+"""CPU seconds of the Python processes of a read, without Spark: what the first query and the first write of a session
+import and do in each, and one task that writes its batches to a socket as Spark's worker does, by the size of a batch.
 
 The ceiling of a task are the same batches out of 64 MiB of memory. CPU seconds, because a busy machine disturbs them
 less than the wall's. Cases take turns.
@@ -7,6 +7,7 @@ less than the wall's. Cases take turns.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
@@ -21,6 +22,8 @@ from pathlib import Path
 from unittest import mock
 
 import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from bench.measure import Row, broker_target
 from bench.spark_common import fill, values
@@ -60,10 +63,34 @@ else:
 print(time.process_time() - start)
 """
 
+_FIRST_WRITE = """
+import json, pickle, sys, time, types
+import pyspark.daemon, pyspark.worker, pyspark.sql.worker.write_into_data_source as worker, pyspark_pykafka
+from pyspark import TaskContext, cloudpickle
+sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+phase, options, schema, sent = sys.argv[1:]
+if phase != "commit":
+    import pyarrow as pa  # as Spark does there
+start = time.process_time()
+if phase == "plan":
+    made = pyspark_pykafka.DefaultSource(json.loads(options)).writer(worker._parse_datatype_json_string(schema), False)
+elif phase == "rows":
+    context = TaskContext._getOrCreate()
+    context.__dict__.update(_partitionId=0, _attemptNumber=0, _taskAttemptId=1, _localProperties={})
+    rows = pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary())], ["value"])
+    made = pickle.loads(bytes.fromhex(sent)).write(iter([rows]))
+    pa.array([b"x"])  # as Spark does of the message
+else:
+    writer, message = pickle.loads(bytes.fromhex(sent))
+    made = writer.commit([message])
+print(time.process_time() - start, cloudpickle.dumps(made).hex())
+"""
+
 
 def run(scale: float = 1.0) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory, broker_target(Path(directory) / "data", 1) as target:
         yield from _first_query(target.bootstrap, Path(directory))
+        yield from _first_write(target.bootstrap, Path(directory))
         for size, count in COUNTS.items():
             yield from _task(target.bootstrap, size, max(int(count * scale) // 10_000, 1) * 10_000)
 
@@ -75,15 +102,40 @@ def _first_query(bootstrap: str, directory: Path) -> Iterator[Row]:
     with Cluster(bootstrap) as cluster:
         Admin(cluster).create_topic("bench-first", 4)
     fill(bootstrap, "bench-first", values(100, 1), 4, keyed=False, codec=Codec.NONE)
-    (directory / "hypothesis.py").write_text("raise ImportError('kio imports it where it is installed')\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
-    environment |= {"PYTHONPYCACHEPREFIX": str(directory / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
+    environment = _as_installed(directory)
     reader = _reader(bootstrap, "bench-first")
     task = pickle.dumps((reader, *reader.partitions())).hex()
     for phase in ("schema", "partitions", "rows"):
         command = [sys.executable, "-c", _FIRST, phase, bootstrap, "bench-first", spark_schema().json(), task]
         taken = [float(subprocess.check_output(command, env=environment, cwd=ROOT)) for _ in range(ROUNDS + 1)][1:]
         yield Row(f"first query, our CPU in the process of the {phase}", statistics.median(taken) * 1000, "ms")
+
+
+def _first_write(bootstrap: str, directory: Path) -> Iterator[Row]:
+    """Our part of each process of a first write, exactly once, of one row."""
+    environment, schema = _as_installed(directory), StructType([StructField("value", BinaryType())]).json()
+    options = json.dumps({"kafka.bootstrap.servers": bootstrap, "topic": "bench-first", "delivery": "exactly-once"})
+
+    def once(phase: str, sent: str = "") -> tuple[float, bytes]:
+        command = [sys.executable, "-c", _FIRST_WRITE, phase, options, schema, sent]
+        taken, made = subprocess.check_output(command, env=environment, cwd=ROOT, text=True).split()
+        return float(taken), bytes.fromhex(made)
+
+    rounds: list[list[float]] = []
+    for _ in range(ROUNDS + 1):
+        plan, writer = once("plan")
+        rows, message = once("rows", writer.hex())
+        commit, _none = once("commit", cloudpickle.dumps((pickle.loads(writer), pickle.loads(message))).hex())
+        rounds.append([plan, rows, commit])
+    for phase, *taken in zip(("plan", "rows", "commit"), *rounds[1:], strict=True):
+        yield Row(f"first write, our CPU in the process of the {phase}", statistics.median(taken) * 1000, "ms")
+
+
+def _as_installed(directory: Path) -> dict[str, str]:
+    """The environment of a process that imports as from an installation: bytecode on disk, and no hypothesis."""
+    (directory / "hypothesis.py").write_text("raise ImportError('kio imports it where it is installed')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
+    return environment | {"PYTHONPYCACHEPREFIX": str(directory / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def _reader(bootstrap: str, topic: str) -> KafkaBatchReader:

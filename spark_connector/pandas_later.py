@@ -37,12 +37,12 @@ def without_pandas() -> Iterator[None]:
         return
     if _watch not in sys.meta_path:
         sys.meta_path.insert(0, _watch)
-    _watch.hides = True
+    before, _watch.hides = _watch.hides, True
     try:
         _ = pa.lib._pandas_api.have_pandas  # looks now, because `_Telling` would wait for a first look for ever
         yield
     finally:
-        _watch.hides = False
+        _watch.hides = before
 
 
 def each_without_pandas(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ class _Watch(MetaPathFinder):
         if name != _PANDAS:
             return None
         if self.hides:
-            raise ModuleNotFoundError(f"no {name} in this block", name=name)
+            return ModuleSpec(name, _refusing)  # who only asks whether it is installed gets a true answer
         at = sys.meta_path.index(self)
         sys.meta_path.remove(self)
         try:
@@ -92,7 +92,15 @@ class _Watch(MetaPathFinder):
         return spec
 
 
-_watch = _Watch()
+class _Refusing(Loader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        raise ModuleNotFoundError(f"{spec.name} is not imported by a task of pykafka's", name=spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Not called."""
+
+
+_watch, _refusing = _Watch(), _Refusing()
 
 
 class _Telling(Loader):

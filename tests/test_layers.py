@@ -67,7 +67,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"formats", "offset_store"},
     {
         *("errors", "outages", "worker_clients", "spark_versions", "entry_point", "first_contact", "stored_json"),
-        *("broker_needs", "shipped"),
+        *("broker_needs", "shipped", "pandas_later"),
     },
     {"spark_worker"},
 ]

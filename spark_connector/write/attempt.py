@@ -17,7 +17,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.transaction_requests import TransactionHandle, init_transactional_id
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
@@ -125,6 +124,8 @@ def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> in
 
 def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
     """Raise if the batch write was aborted before this task began: nobody would end the task's transaction."""
+    from broker.client.admin import Admin  # for such a write only
+
     try:
         Admin(cluster).describe_transaction(names.of_driver)
     except UnsupportedVersion:

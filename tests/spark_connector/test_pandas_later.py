@@ -11,7 +11,7 @@ import sys
 import pytest
 
 _IN_A_WORKER = """
-import sys, types
+import importlib.util, sys, types
 sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
 import pyarrow as pa
 from spark_connector.pandas_later import next_array_without_pandas, without_pandas
@@ -20,6 +20,7 @@ array = pa.array
 with without_pandas():
     assert pa.scalar(1).as_py() == 1 and pa.array([b"x", None]).to_pylist() == [b"x", None]
     assert pa.array(range(3)).to_numpy().tolist() == [0, 1, 2]
+    assert importlib.util.find_spec("pandas") is not None
 next_array_without_pandas()
 message = pa.array([b"message"])
 held = "pandas" not in sys.modules

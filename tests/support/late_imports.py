@@ -93,6 +93,7 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.commit_batch"): "the same",
     ("spark_connector/write/writers.py", "spark_connector.write.commit_protocol.commit_batch_write"): "the same",
     ("spark_connector/write/write_plan.py", "broker.client.admin.Admin"): "the same",
+    ("spark_connector/write/attempt.py", "broker.client.admin.Admin"): "the same",
     ("spark_connector/write/write_plan.py", "broker.client.admin.ResourceType"): "the same",
     ("spark_connector/write/write_plan.py", "spark_connector.delegation.executors_settings"): "the same",
     ("spark_connector/worker_clients.py", "pyarrow"): "the same",
