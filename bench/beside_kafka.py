@@ -113,11 +113,12 @@ def _beside(brokers: int, groups: Iterable[Mapping[str, Case]]) -> Iterator[Row]
 
 
 def _empty_topic(bootstrap: str, replicas: int) -> None:
+    """What was in it is deleted at once on both sides, so that the next round finds pages that are in use already."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     if TOPIC in admin.list_topics(timeout=10).topics:
         admin.delete_topics([TOPIC])[TOPIC].result(30)
         eventually(lambda: TOPIC not in admin.list_topics(timeout=10).topics)
-    create_topic(bootstrap, PARTITIONS, replicas)
+    create_topic(bootstrap, PARTITIONS, replicas, {"file.delete.delay.ms": "0"})
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -69,13 +69,14 @@ def _running(command: list[str], directory: Path, bootstrap: str, partitions: in
         process.wait()
 
 
-def create_topic(bootstrap: str, partitions: int, replicas: int = 1) -> None:
+def create_topic(bootstrap: str, partitions: int, replicas: int = 1, config: Mapping[str, str] | None = None) -> None:
     """The topic of the measurements; returns when it is there. Raises TimeoutError if it does not come."""
+    topic = NewTopic(TOPIC, partitions, replicas, config=dict(config or {}))
     deadline = time.monotonic() + UP_WITHIN_S
     while True:
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         with contextlib.suppress(KafkaException):
-            admin.create_topics([NewTopic(TOPIC, partitions, replicas)], request_timeout=5)[TOPIC].result(5)
+            admin.create_topics([topic], request_timeout=5)[TOPIC].result(5)
         with contextlib.suppress(KafkaException):
             found = admin.list_topics(timeout=5).topics.get(TOPIC)
             if found is not None and len(found.partitions) == partitions:
