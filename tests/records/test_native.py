@@ -23,7 +23,7 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
-SOURCES = (8, "c283b0d78199bdc6")
+SOURCES = (9, "7c48ae7aa56d5130")
 """The kernel's version, and the digest of its sources at that version."""
 
 
