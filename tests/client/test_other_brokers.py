@@ -83,6 +83,7 @@ def test_a_joint_fetch_goes_on_without_a_leader_that_is_unreachable(
             return connect(self, node)
 
         monkeypatch.setattr(Cluster, "connection", refuse)
+        monkeypatch.setattr(Cluster, "known_connection", lambda self, node: None)  # none is open yet
         # Metadata would come over a connection with a Fetch in flight.
         monkeypatch.setattr(Cluster, "_any_connection", lambda self: connect(self, first))
         found = fetch_together(cluster, dict.fromkeys(tps, 0), max_bytes=1 << 20)

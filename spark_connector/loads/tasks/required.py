@@ -31,8 +31,51 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     cast = rows.cast(anything)
     if anything.equals(schema, check_metadata=True):
         return cast
+    if next(nulls_where_required(cast, schema), None) is None:
+        for number, field in enumerate(schema):
+            chunks = [_without_hidden_nulls(chunk, field.type) for chunk in cast.column(number).chunks]
+            cast = cast.set_column(
+                number, anything.field(number), pa.chunked_array(chunks, anything.field(number).type)
+            )
     batches = [pa.record_batch(Renamed(batch, schema)) for batch in cast.to_batches()]
     return pa.Table.from_batches(batches, schema=schema)
+
+
+def _without_hidden_nulls(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """An array whose required parts are null only within what is null itself: these parts without their bitmaps.
+
+    Arrow's writer of parquet looks at the bitmap of a required field alone. `kind` says what is required."""
+    if not _requires_within(kind):
+        return array
+    if pa.types.is_struct(kind):
+        parts = [_part(array.field(number), field) for number, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=array.is_null())
+    inner = kind.item_field if pa.types.is_map(kind) else kind.value_field
+    return _listed(array, array.buffers()[0], _part(_items(array), inner))
+
+
+def _part(array: pa.Array, field: pa.Field) -> pa.Array:
+    array = _without_hidden_nulls(array, field.type)
+    if field.nullable or not array.null_count:
+        return array
+    if pa.types.is_struct(field.type):
+        parts = [array.field(number) for number in range(array.type.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=list(array.type))
+    if pa.types.is_nested(field.type):
+        return _listed(array, None, _items(array))
+    return pa.Array.from_buffers(array.type, len(array), [None, *array.buffers()[1:]], 0, array.offset)
+
+
+def _items(array: pa.Array) -> pa.Array:
+    return array.items if pa.types.is_map(array.type) else array.values
+
+
+def _listed(array: pa.Array, validity: pa.Buffer | None, items: pa.Array) -> pa.Array:
+    """The list or map with these items."""
+    if pa.types.is_map(array.type):
+        items = pa.StructArray.from_arrays([array.keys, items], fields=[array.type.key_field, array.type.item_field])
+    buffers = [validity, array.buffers()[1]]
+    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset, children=[items])
 
 
 def nulls_where_required(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> Iterator[Nulls]:
