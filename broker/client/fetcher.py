@@ -253,8 +253,8 @@ def fetch_together(
 
     `positions`: the offset of each partition. Each response has at most `max_bytes`, or one batch; of one partition at
     most `partition_bytes` (None: what the settings say). A partition is missing in the result when there was no room,
-    nothing to read, or an error: fetch it with a `Fetcher`, which raises and retries. It uses the shared connections,
-    so no other thread may fetch from `cluster` meanwhile.
+    nothing to read, an error, or a connection that took longer than `PATIENCE_S`: fetch it with a `Fetcher`, which
+    raises and retries. It uses the shared connections, so no other thread may fetch from `cluster` meanwhile.
     """
     found: dict[TopicPartition, Fetched] = {}
 
