@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import jinja2
@@ -18,9 +18,11 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
+
+if TYPE_CHECKING:
+    from pykafka_ui.console import Console
 
 
 class Renderer:
