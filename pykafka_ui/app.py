@@ -66,7 +66,7 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     app.include_router(Pages(console, render).router())
     if console.loads is not None:
         app.include_router(loads_api(console.loads))
-        app.include_router(LoadPages(console.loads, render).router())
+        app.include_router(LoadPages(console, render).router())
     app.mount("/static", _CachedFiles(directory=STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import jinja2
@@ -21,9 +21,11 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
+
+if TYPE_CHECKING:
+    from pykafka_ui.console import Console
 
 STATIC = Path(__file__).parent / "static"
 
