@@ -12,7 +12,8 @@ from starlette.responses import Response
 from broker.errors import PykafkaError
 from pykafka_ui.console import Console
 from pykafka_ui.group_pages import by_lag
-from pykafka_ui.health import Health, health_of
+from pykafka_ui.health import Health, health_of, of_loads, of_transactions
+from pykafka_ui.loads.health import series_health
 from pykafka_ui.render import Renderer
 from pykafka_ui.settings_listing import settings_listing
 from pykafka_ui.snapshot import Snapshot, Topic
@@ -61,7 +62,11 @@ class ClusterPages:
 
     def _health(self, seen: Snapshot) -> Health:
         history = self._console.sampler.history("lag")
-        return health_of(seen, lambda group: history.values("lag", group), time.time())
+        others = list(of_transactions(self._console.overdue_transactions()) if seen.at_ms and not seen.error else ())
+        if (loads := self._console.loads) is not None:
+            series = series_health(loads.survey, seen)
+            others += of_loads(series, is_whole=loads.survey.seen(wait=False).is_whole)
+        return health_of(seen, lambda group: history.values("lag", group), time.time(), others)
 
     def brokers(self, request: Request) -> Response:
         return self._render(request, "brokers.html", seen=self._console.sampler.watch())

@@ -9,11 +9,11 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from broker.client.admin import Admin
-from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
+from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription, TransactionListing
 from broker.client.archive_status import archive_statuses
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
@@ -45,11 +45,13 @@ PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
 DELIVERED_S = 3 * PATIENCE_MS / 1000
 """A record that is not acknowledged then was given up: nobody writes it later."""
-FRESH_S, SELDOM_S = 3.0, 15.0
+FRESH_S, SELDOM_S, MINUTE_S = 3.0, 15.0, 60.0
 """So long an answer is shown without being asked for again, by whoever looks."""
 MOST_PARTITIONS = 100
 """Of a topic whose newest record is looked for."""
 OVERDUE_AFTER_MS = 60_000
+MOST_DESCRIBED = 20
+"""Transactions, one request each, for a page that only counts them."""
 LONGEST_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
 
@@ -95,6 +97,7 @@ class Console:
         self._past = PastRates(self._cluster, lambda: self.sampler.snapshot)
         self._recent: Recent[Any] = Recent(FRESH_S)
         self._seldom: Recent[Any] = Recent(SELDOM_S)
+        self._minutely: Recent[list[OpenTransaction] | None] = Recent(MINUTE_S)
         self._producing = threading.Lock()
         self._to_produce = dataclasses.replace(
             settings, max_block_ms=PATIENCE_MS, delivery_timeout_ms=2 * PATIENCE_MS, allow_auto_create_topics=False
@@ -233,6 +236,20 @@ class Console:
         """The oldest first."""
         return self._kept("transactions", self._open_transactions)
 
+    def overdue_transactions(self) -> list[OpenTransaction] | None:
+        """Of those that are open for longer than any may; None where brokers do not tell. Looked for once a minute."""
+        try:
+            return self._minutely.get("overdue", self._overdue_transactions)
+        except PykafkaError as error:
+            logger.debug("overdue transactions: %s", error)
+            return None
+
+    def _overdue_transactions(self) -> list[OpenTransaction] | None:
+        listed = self._admin.list_transactions(states=["Ongoing"], running_longer_than_ms=LONGEST_MS)
+        if len(listed) > MOST_DESCRIBED:  # brokers before Kafka 3.8 list all that are open
+            return None
+        return [one for one in self._described(listed) if one.is_overdue]
+
     def hanging_transactions(self) -> list[OpenInPartition]:
         """Those that partitions wait for, although no coordinator knows them."""
         return self._kept("hanging", self._hanging_transactions)
@@ -262,8 +279,11 @@ class Console:
             raise
 
     def _open_transactions(self) -> list[OpenTransaction]:
+        return self._described(self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]))
+
+    def _described(self, transactions: Iterable[TransactionListing]) -> list[OpenTransaction]:
         found, now = [], int(time.time() * 1000)
-        for listed in self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]):
+        for listed in transactions:
             try:
                 about = self._admin.describe_transaction(listed.transactional_id)
             except BrokerError:
