@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import threading
@@ -29,6 +30,7 @@ from broker.storage.url_secrets import without_secrets
 from pykafka_ui.browse import Readers
 from pykafka_ui.history import HOUR_S, PastRates
 from pykafka_ui.loads.places import LoadPlaces
+from pykafka_ui.loads.survey import Survey
 from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
@@ -58,6 +60,11 @@ LONGEST_MS = 900_000
 class Loads:
     places: LoadPlaces
     verifications: Verifications
+
+    @functools.cached_property
+    def survey(self) -> Survey:
+        """Of all series, for the lists."""
+        return Survey(self.places)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from broker.client.admin import Admin
 from broker.client.admin_types import LogDir
-from broker.client.archive_status import archived_bytes
+from broker.client.archive_status import archives_of_leaders
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
@@ -92,6 +92,7 @@ class Sampler:
         self._sizes: Mapping[TopicPartition, int] = {}
         self._archived: Mapping[TopicPartition, int | None] = {}
         self._starts: dict[TopicPartition, int] = {}
+        self._unseen = {what: f"{what} are not known yet" for what in ("groups", "sizes")}
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
         self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
@@ -217,7 +218,7 @@ class Sampler:
             others = tuple(f"{one.what}: {one.error}" for one in self._looks[1:] if one.error)
             with self._looked:
                 look.count += 1
-                self._change(error=self._topics.error, others=others)
+                self._change(error=self._topics.error, others=others, unseen=dict(self._unseen))
                 self._looked.notify_all()
 
     def _change(self, **changes: Any) -> None:
@@ -290,13 +291,23 @@ class Sampler:
             }
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no sizes: %s", error)
+            self._unseen["sizes"] = f"sizes and disks are not known: {error}"
             self._sizes = {}
-        self._archived = archived_bytes(self._admin)
+        else:
+            self._unseen.pop("sizes", None)
+        archives = archives_of_leaders(self._admin)
+        self._archived = {tp: one.archived_bytes for tp, one in archives.items()}
+        self._change(archives=tuple(archives.values()), certificates=self._certificates())
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
         measured = {name: self._measured(topic) for name, topic in self.snapshot.topics.items()}
         self._change(topics=measured, disks=disks)
+
+    def _certificates(self) -> dict[int, float]:
+        """By the connections that are there."""
+        known = ((one.id, self._cluster.known_connection(one)) for one in self._cluster.brokers())
+        ends = ((id_, one.certificate_ends_s) for id_, one in known if one is not None)
+        return {id_: at for id_, at in ends if at is not None}
 
     def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
@@ -312,8 +323,10 @@ class Sampler:
             coordinators = self._admin.groups_by_coordinator()
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no groups: %s", error)
+            self._unseen["groups"] = f"groups are not known: {error}"
             coordinators = {}
+        else:
+            self._unseen.pop("groups", None)
         for node, listed in coordinators.items():
             connection = self._cluster.connection(node)
             shares = [one.group_id for one in listed if one.group_type.lower() == "share"]

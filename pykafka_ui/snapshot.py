@@ -12,6 +12,7 @@ from broker.client.admin_types import LogDir
 from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.client.group_descriptions import GroupLag
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 
 _KINDS = {
@@ -186,6 +187,12 @@ class Snapshot:
     """The data directories of the brokers, without their partitions; () while they are not known."""
     error: str = ""
     others: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """`groups`, `sizes` → why nothing is known of them: this client may not see them, or nobody has looked yet."""
+    archives: tuple[ArchiveStatus, ...] = ()
+    """Of the archived partitions of brokers that tell it, without offsets."""
+    certificates: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """Broker → when its TLS certificate ends, in Unix seconds, as far as they are known."""
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, Partition]:

@@ -30,7 +30,7 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[ArchiveSt
     described = admin.describe_topics(named or None)
     partitions = [TopicPartition(name, index) for name, one in sorted(described.items()) for index in one.partitions]
     offsets = {time: known_offsets(admin.cluster, partitions, time) for time in (LATEST_TIERED, EARLIEST_LOCAL)}
-    known = _of_leaders(admin)
+    known = archives_of_leaders(admin)
     if not named:
         told = offsets[LATEST_TIERED]
         archived = {tp.topic for tp in partitions if tp in known or told.get(tp, -1) >= 0}
@@ -44,12 +44,6 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[ArchiveSt
     offsets |= {time: known_offsets(admin.cluster, partitions, time) for time in (EARLIEST, LATEST)}
     open_ = _open_transactions(admin, [tp for tp in partitions if tp in known and known[tp].lag_segments])
     return [_status(known.get(tp, ArchiveStatus(tp)), offsets, open_.get(tp, "")) for tp in partitions]
-
-
-def archived_bytes(admin: Admin) -> dict[TopicPartition, int | None]:
-    """How much of each archived partition is in the archive, as far as brokers answer; None if its leader does not
-    know."""
-    return {tp: one.archived_bytes for tp, one in _of_leaders(admin).items()}
 
 
 def _has_archive(admin: Admin, topic: str) -> bool:
@@ -76,7 +70,8 @@ def _status(
     )
 
 
-def _of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
+def archives_of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
+    """What brokers know of each archived partition that they lead, without offsets, as far as they answer."""
     found: dict[TopicPartition, ArchiveStatus] = {}
     for node in admin.cluster.brokers():
         try:
