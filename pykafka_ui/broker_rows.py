@@ -14,7 +14,11 @@ FULL = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class BrokerRow:
-    """`node` is None of a broker that has replicas and is away. `misled`: partitions it should lead and does not."""
+    """`node` is None of a broker that has replicas and is away. `share`: of all partitions, that it leads.
+
+    `misled`: partitions that it should lead and does not. `total` and `free`: bytes of its fullest disk, for nothing
+    tells whether two directories share one; -1 if they are not known. `used`: of that disk, 0 to 1, or None.
+    """
 
     id: int
     node: Node | None
@@ -22,26 +26,13 @@ class BrokerRow:
     share: float
     replicas: int
     misled: int
-    disks: tuple[LogDir, ...]
-
-    @property
-    def errors(self) -> list[str]:
-        return [f"{one.path}: {one.error}" for one in self.disks if one.error]
-
-    @property
-    def total(self) -> int:
-        """Bytes of the disks of its data directories; -1 if they are not known. Two directories may share a disk, which
-        nothing tells, so only the fullest counts."""
-        return self._fullest.total_bytes if self._fullest else -1
-
-    @property
-    def free(self) -> int:
-        return self._fullest.usable_bytes if self._fullest else -1
+    errors: list[str]
+    total: int
+    free: int
 
     @property
     def used(self) -> float | None:
-        """Of the fullest disk, 0 to 1; None if it is not known."""
-        return _used(self._fullest) if self._fullest else None
+        return None if self.total <= 0 else 1 - self.free / self.total
 
     @property
     def is_full(self) -> bool:
@@ -56,29 +47,18 @@ class BrokerRow:
             return "bad", "a directory failed"
         return ("warn", "disk is nearly full") if self.is_full else ("ok", "up")
 
-    @property
-    def _fullest(self) -> LogDir | None:
-        known = [one for one in self.disks if one.total_bytes > 0 and one.usable_bytes >= 0]
-        return max(known, key=_used, default=None)
-
-
-def _used(disk: LogDir) -> float:
-    return 1 - disk.usable_bytes / disk.total_bytes
-
 
 def broker_rows(seen: Snapshot) -> list[BrokerRow]:
     """All that are there, and those that are away, by their ids."""
     nodes = {one.id: one for one in seen.brokers}
-    total = len(seen.partitions) or 1
-    return [
-        BrokerRow(
-            id_,
-            nodes.get(id_),
-            seen.led[id_],
-            seen.led[id_] / total,
-            seen.kept[id_],
-            seen.misled[id_],
-            tuple(one for one in seen.disks if one.broker_id == id_),
-        )
-        for id_ in sorted({*nodes, *seen.away})
-    ]
+    return [_row(id_, nodes.get(id_), seen) for id_ in sorted({*nodes, *seen.away})]
+
+
+def _row(id_: int, node: Node | None, seen: Snapshot) -> BrokerRow:
+    disks = [one for one in seen.disks if one.broker_id == id_]
+    errors = [f"{one.path}: {one.error}" for one in disks if one.error]
+    known = [one for one in disks if one.total_bytes > 0 and one.usable_bytes >= 0]
+    fullest = min(known, key=lambda one: one.usable_bytes / one.total_bytes, default=LogDir(id_, "", None, -1, -1, {}))
+    led, total = seen.led[id_], len(seen.partitions) or 1
+    counts = (led, led / total, seen.kept[id_], seen.misled[id_])
+    return BrokerRow(id_, node, *counts, errors, fullest.total_bytes, fullest.usable_bytes)

@@ -105,15 +105,6 @@ _FILTERS: dict[str, tuple[str, Callable[[GroupRow], bool]]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A filter of the list, and how many groups it finds."""
-
-    name: str
-    words: str
-    found: int
-
-
 def chosen(rows: Sequence[GroupRow], state: str) -> list[GroupRow]:
     """The rows of a filter; of any other word, those in this state of Kafka's; all for ""."""
     if not state:
@@ -123,9 +114,8 @@ def chosen(rows: Sequence[GroupRow], state: str) -> list[GroupRow]:
     return [row for row in rows if row.group.state.lower() == state.lower()]
 
 
-def choices(rows: Sequence[GroupRow], state: str) -> list[Choice]:
-    """The filters that find something, and the one that is chosen."""
-    found = [Choice(name, words, sum(map(test, rows))) for name, (words, test) in _FILTERS.items()]
-    if state and state not in _FILTERS:
-        found.append(Choice(state, state, len(chosen(rows, state))))
-    return [one for one in found if one.found or one.name == state]
+def choices(rows: Sequence[GroupRow], state: str) -> list[tuple[str, str, int]]:
+    """(filter, its words, groups that it finds) of those that find something, and of the one that is chosen."""
+    words = {name: text for name, (text, _) in _FILTERS.items()}
+    found = [(name, text, len(chosen(rows, name))) for name, text in ({state: state} | words).items() if name]
+    return [one for one in found if one[2] or one[0] == state]

@@ -92,14 +92,14 @@ def test_filters_find_as_many_as_they_say() -> None:
         GroupRow(group("done"), points(4, 3, 2, 0)),
         GroupRow(SINK),
     ]
-    found = {one.name: one.found for one in choices(rows, "")}
+    found = {name: count for name, _, count in choices(rows, "")}
     assert found == {"growing": 1, "behind": 2, "unknown": 1, "empty": 2, "own": 1}
     for name, count in found.items():
         assert len(chosen(rows, name)) == count
     assert [row.group.id for row in chosen(rows, "behind")] == ["grows", "behind"]
     assert [row.group.id for row in chosen(rows, "stable")] == ["grows", "behind", "done"]
-    assert [(one.name, one.found) for one in choices(rows, "Stable")][-1] == ("Stable", 3)
-    assert [(one.name, one.found) for one in choices(rows[3:4], "growing")] == [("growing", 0)], "it stays to be seen"
+    assert choices(rows, "Stable")[0] == ("Stable", "Stable", 3)
+    assert choices(rows[3:4], "growing") == [("growing", "lag grows", 0)], "it stays to be seen"
 
 
 def test_the_slowest_member_comes_first_and_what_is_not_known_is_no_zero() -> None:
