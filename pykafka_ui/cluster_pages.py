@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import PykafkaError
+from pykafka_ui.broker_rows import broker_rows
 from pykafka_ui.console import Console
 from pykafka_ui.group_pages import by_lag
 from pykafka_ui.health import Health, health_of, of_loads, of_transactions
@@ -69,7 +70,8 @@ class ClusterPages:
         return health_of(seen, lambda group: history.values("lag", group), time.time(), others)
 
     def brokers(self, request: Request) -> Response:
-        return self._render(request, "brokers.html", seen=self._console.sampler.watch())
+        found = self._console.sampler.watch()
+        return self._render(request, "brokers.html", seen=found, rows=broker_rows(found))
 
     def broker(
         self, request: Request, broker_id: int, q: str = "", sort: str = "name", page: int = 1, changed: bool = False

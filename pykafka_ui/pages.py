@@ -14,6 +14,7 @@ from pykafka_ui.console import Console
 from pykafka_ui.find_page import FindPage
 from pykafka_ui.group_pages import GroupPages
 from pykafka_ui.render import Renderer
+from pykafka_ui.streams_page import StreamsPage
 from pykafka_ui.topic_pages import TopicPages
 
 
@@ -21,7 +22,7 @@ class Pages:
     """Those that every console has."""
 
     def __init__(self, console: Console, render: Renderer) -> None:
-        parts = (ClusterPages, TopicPages, GroupPages, ArchivePage, FindPage)
+        parts = (ClusterPages, TopicPages, GroupPages, ArchivePage, StreamsPage, FindPage)
         self._parts = [part(console, render) for part in parts]
 
     def router(self) -> APIRouter:

@@ -252,7 +252,7 @@ class Sampler:
             topics={name: self._topic(topic, ends) for name, topic in sorted(topics.items())},
         )
         with self._looked:
-            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
+            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions, ends))
             self._looked.notify_all()
 
     def _topic(self, topic: TopicMetadata, ends: Mapping[TopicPartition, int]) -> Topic:
@@ -353,6 +353,7 @@ class Sampler:
                     type=one.group_type,
                     members=len(its) if is_known else -1,
                     assigned=frozenset(tp for member in its for tp in member.partitions),
+                    beyond=before.beyond if before else frozenset(),
                     told=told,
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
@@ -376,10 +377,10 @@ class Sampler:
         self._by_partition.record(now, self._of_partitions(groups))
 
     def _of_partitions(self, groups: Mapping[str, Group]) -> dict[tuple[str, str], float]:
-        known = [one for one in groups.values() if one.has_lag]
-        known.sort(key=lambda one: (one.id not in self._groups_looked_at, -(one.behind.total or 0)))
+        known = [group for group in groups.values() if group.has_lag]
+        known.sort(key=lambda group: (group.id not in self._groups_looked_at, -(group.behind.total or 0)))
         found: dict[tuple[str, str], float] = {}
-        for one, tp in itertools.islice(((one, tp) for one in known for tp in one.offsets), MOST_PARTITIONS):
+        for one, tp in itertools.islice(((group, tp) for group in known for tp in group.offsets), MOST_PARTITIONS):
             found["read", _series(one.id, tp)] = one.offsets[tp].offset
             if tp in one.lags:
                 found["lag", _series(one.id, tp)] = one.lags[tp]
@@ -390,9 +391,25 @@ def _series(group: str, tp: TopicPartition) -> str:
     return f"{tp}@{group}"  # a topic has no @ in its name
 
 
-def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
+def _with_lags(
+    groups: Mapping[str, Group],
+    partitions: Mapping[TopicPartition, Partition],
+    newer: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, Group]:
+    """`newer`: the partitions whose ends are newer than the groups' offsets. Only such an end tells that an offset lies
+    beyond it: one that is older than the offset may just have been passed."""
+    ends = newer or {}
     return {
-        name: dataclasses.replace(group, lags=_lags(group, partitions), unread=_unread(group, partitions))
+        name: dataclasses.replace(
+            group,
+            lags=_lags(group, partitions),
+            unread=_unread(group, partitions),
+            beyond=frozenset(
+                tp
+                for tp, at in (group.offsets.items() if group.has_lag else ())
+                if (tp in ends or tp in group.beyond) and tp in partitions and 0 <= partitions[tp].end < at.offset
+            ),
+        )
         for name, group in groups.items()
     }
 

@@ -113,6 +113,9 @@ class Group:
     """-1 if they are not known: this client may not see them, or another API tells."""
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    beyond: frozenset[TopicPartition] = frozenset()
+    """Where a committed offset lies beyond the end of the log: it was cut, or its topic was made again. Nothing of a
+    new log is read until it is as long; its lag is 0."""
     told: Mapping[TopicPartition, int | None] = dataclasses.field(default_factory=dict)
     """The lags that brokers tell of a share group, which finishes records in any order; None where they do not know."""
 
