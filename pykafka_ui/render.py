@@ -20,6 +20,7 @@ from broker.tools.output import counted
 from pykafka_ui.access import own_path
 from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
+from pykafka_ui.visible import visible
 
 
 class Renderer:
@@ -29,9 +30,10 @@ class Renderer:
             loader=jinja2.PackageLoader("pykafka_ui"), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
         self._templates.undefined = jinja2.StrictUndefined
-        filters = (count, counted, size, segment, duration, moment, rate, setting)
+        filters = (count, counted, size, segment, duration, moment, rate, setting, ago)
         self._templates.filters |= {one.__name__: one for one in filters}
-        self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
+        self._templates.filters["tojson_text"] = lambda data: visible(json.dumps(data, ensure_ascii=False))
+        self._templates.filters["visible"] = visible
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None
 
@@ -77,6 +79,13 @@ def moment(ms: int, *, exact: bool = False) -> str:
     machine = moment_text(ms, exact=True).replace(" UTC", "Z").replace(" ", "T")
     shown = Markup('<time datetime="{}" title="{} ms since 1970">{}</time>')
     return shown.format(machine, ms, moment_text(ms, exact=exact))
+
+
+def ago(ms: int, now_ms: int) -> str:
+    """How long before `now_ms` a time is, "3 min ago", and in a hint the time; one that is to come is written out."""
+    if ms > now_ms + 60_000:
+        return moment(ms)
+    return _hinted(f"{duration_text(max(now_ms - ms, 0) / 1000)} ago", moment_text(ms, exact=True))
 
 
 def setting(name: str, value: str | None) -> str:
