@@ -159,7 +159,9 @@ class Console:
             by_topic: dict[str, list[int]] = {}
             for tp, at in times.items():
                 by_topic.setdefault(tp.topic, []).append(at)
-            return {one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0}
+            return {
+                one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0
+            }
 
         newest: dict[str, int] = self._seldom.get(("newest", *(one.name for one in asked)), ask)
         return newest

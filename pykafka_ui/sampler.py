@@ -9,13 +9,16 @@ minute, for the history. A look that fails leaves what was seen before, and does
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker.client.admin import Admin
+from broker.client.admin_types import LogDir
 from broker.client.archive_status import archived_bytes
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
@@ -26,7 +29,7 @@ from broker.client.group_descriptions import offsets_of_share_groups
 from broker.client.partition_offsets import EARLIEST, LATEST, known_newest, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.history import Growth, History
+from pykafka_ui.history import Growth, History, Point
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 
 CPU_SHARE = 0.008
@@ -37,6 +40,10 @@ LOOKED_AT_S = 30.0
 """So long after the last request of a page somebody looks at it."""
 RETRY_S = 2.0
 FIRST_S, A_MOMENT_S = 3.0, 0.3
+MOST_PARTITIONS = 1_000
+"""Of groups, whose lags and offsets are kept for an hour: 2 MB."""
+_LOOKED_AT = 20
+"""Groups, whose partitions come first."""
 
 logger = logging.getLogger("pykafka.ui")
 
@@ -89,7 +96,8 @@ class Sampler:
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
         self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
         self._looks = (self._topics, self._groups, self._logs)
-        self._written, self._read = History(), History()
+        self._written, self._read, self._by_partition = History(), History(), History()
+        self._groups_looked_at: deque[str] = deque(maxlen=_LOOKED_AT)
         self._ends_grown, self._offsets_grown = Growth(), Growth()
         self._wanted_at = float("-inf")
         self._wake = threading.Event()
@@ -110,6 +118,18 @@ class Sampler:
     def history(self, kind: str) -> History:
         """`records`: counters of what was written, by topic. `read` and `lag`: by group."""
         return self._written if kind == "records" else self._read
+
+    def of_partition(self, kind: str, group: str, tp: TopicPartition) -> list[Point]:
+        """The last hour of the `lag` of a group in a partition, or of `read`: the committed offset.
+
+        Kept are the partitions of groups that were looked at, and then of those with the largest lag.
+        """
+        return self._by_partition.values(kind, _series(group, tp))
+
+    def looked_at(self, group: str) -> None:
+        """Somebody looks at a group: keep the history of its partitions before that of others."""
+        if group not in self._groups_looked_at:
+            self._groups_looked_at.append(group)
 
     def last_rate(self, kind: str, name: str = "") -> float | None:
         """Records per second, at last; see `history`. None while it is not known."""
@@ -262,10 +282,13 @@ class Sampler:
 
     def _look_at_logs(self) -> None:
         leaders = {tp: one.leader for tp, one in self.snapshot.partitions.items() if one.leader >= 0}
+        disks: tuple[LogDir, ...] = ()
         try:
+            described = self._admin.describe_log_dirs()
+            disks = tuple(one._replace(partitions={}) for one in described)
             self._sizes = {
                 tp: replica.size
-                for found in self._admin.describe_log_dirs()
+                for found in described
                 for tp, replica in found.partitions.items()
                 if not replica.is_future and leaders.get(tp) == found.broker_id
             }
@@ -276,7 +299,8 @@ class Sampler:
         self._archived = archived_bytes(self._admin)
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
-        self._change(topics={name: self._measured(topic) for name, topic in self.snapshot.topics.items()})
+        measured = {name: self._measured(topic) for name, topic in self.snapshot.topics.items()}
+        self._change(topics=measured, disks=disks)
 
     def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
@@ -338,7 +362,23 @@ class Sampler:
         lags = {("lag", name): float(one.total) for name, one in behind.items() if one.total is not None}
         if lags or not groups:
             lags["lag", ""] = sum(lags.values())
-        self._read.record(time.time(), values | lags)
+        now = time.time()
+        self._read.record(now, values | lags)
+        self._by_partition.record(now, self._of_partitions(groups))
+
+    def _of_partitions(self, groups: Mapping[str, Group]) -> dict[tuple[str, str], float]:
+        known = [one for one in groups.values() if one.has_lag]
+        known.sort(key=lambda one: (one.id not in self._groups_looked_at, -(one.behind.total or 0)))
+        found: dict[tuple[str, str], float] = {}
+        for one, tp in itertools.islice(((one, tp) for one in known for tp in one.offsets), MOST_PARTITIONS):
+            found["read", _series(one.id, tp)] = one.offsets[tp].offset
+            if tp in one.lags:
+                found["lag", _series(one.id, tp)] = one.lags[tp]
+        return found
+
+
+def _series(group: str, tp: TopicPartition) -> str:
+    return f"{tp}@{group}"  # a topic has no @ in its name
 
 
 def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:

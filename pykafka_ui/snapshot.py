@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from broker.client.admin_types import LogDir
 from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.client.group_descriptions import GroupLag
@@ -50,7 +51,7 @@ class Partition:
         return "in sync" if len(self.isr) >= len(self.replicas) else "under-replicated"
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
+def sum_of(counts: Iterable[int | None]) -> int | None:
     """None if one of them is."""
     found = list(counts)
     return None if None in found else sum(filter(None, found))
@@ -65,7 +66,7 @@ class Topic:
     @cached_property
     def records(self) -> int | None:
         """None if those of one partition are not known."""
-        return _sum(one.records for one in self.partitions)
+        return sum_of(one.records for one in self.partitions)
 
     @cached_property
     def end(self) -> int:
@@ -80,7 +81,7 @@ class Topic:
     @cached_property
     def archived(self) -> int | None:
         """Bytes in the archive; None if not known. What is also on the leaders' disks is in both."""
-        return _sum(one.archived for one in self.partitions)
+        return sum_of(one.archived for one in self.partitions)
 
     @cached_property
     def replication(self) -> int:
@@ -182,6 +183,8 @@ class Snapshot:
     brokers: tuple[Node, ...] = ()
     topics: Mapping[str, Topic] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, Group] = dataclasses.field(default_factory=dict)
+    disks: tuple[LogDir, ...] = ()
+    """The data directories of the brokers, without their partitions; () while they are not known."""
     error: str = ""
     others: tuple[str, ...] = ()
 
@@ -201,6 +204,18 @@ class Snapshot:
     def led(self) -> Counter[int]:
         """Broker → partitions that it leads."""
         return Counter(one.leader for one in self.partitions.values())
+
+    @cached_property
+    def misled(self) -> Counter[int]:
+        """Broker → partitions that it should lead, as their first replica, and does not."""
+        return Counter(
+            one.replicas[0] for one in self.partitions.values() if one.replicas and one.leader != one.replicas[0]
+        )
+
+    @cached_property
+    def away(self) -> list[int]:
+        """Brokers that have replicas, and that the cluster does not list: they are down."""
+        return sorted(self.kept.keys() - {one.id for one in self.brokers})
 
     @cached_property
     def kept(self) -> Counter[int]:

@@ -200,7 +200,10 @@ class Admin(DelegationTokenAdmin):
     def describe_topic_configs(self, topics: Iterable[str], keys: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
         """The settings named `keys` of many topics, with one request. One that does not exist, or that this client may
         not see, is left out."""
-        rows = [{"resource_type": int(ResourceType.TOPIC), "resource_name": name, "configuration_keys": keys} for name in topics]
+        rows = [
+            {"resource_type": int(ResourceType.TOPIC), "resource_name": name, "configuration_keys": keys}
+            for name in topics
+        ]
         body = {"resources": rows, "include_synonyms": False, "include_documentation": False}
         results = self._ask(ApiKey.DESCRIBE_CONFIGS, body, connect=self.cluster.any_connection).results
         return {
