@@ -87,7 +87,7 @@ def topic_rows(console: Console, seen: Snapshot, topics: Sequence[Topic]) -> lis
 
 
 def reading_of(seen: Snapshot, topic: str) -> Reading:
-    """The slowest has the greatest lag; one whose lag is not known everywhere may be the slowest, and counts as that."""
+    """The slowest has the greatest lag; one whose lag is not known everywhere counts as the slowest."""
     readers = seen.readers_of(topic)
     found = [Reading(len(readers), group.id, behind) for group, behind in readers if group.has_lag]
     return max(found, key=lambda one: float("inf") if one.lag is None else one.lag, default=Reading(len(readers)))
