@@ -84,6 +84,7 @@ def test_latest_sees_only_what_comes_later(broker: Kafka, cluster: Cluster, tp: 
     with Consumer(broker.bootstrap, {"fetch.max.wait.ms": 50}) as consumer:
         consumer.assign([tp])
         assert consumer.poll(0.2) == []
+        assert consumer.position(tp) == 10  # a poll that ended before it had asked for the end would begin later
         produce_batches(cluster, tp, [batch(b"new")])
         assert [record.value for record in poll_until(consumer, 1)] == [b"new"]
 
