@@ -19,6 +19,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
+from broker.client.partition_offsets import list_offsets
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
 from broker.errors import BrokerError, PykafkaError

@@ -150,6 +150,10 @@ def _of_groups(seen: Snapshot, lag_of: Callable[[str], Sequence[Point]]) -> Iter
     yield from _some(
         [one for _, one in sorted(found, key=lambda of: -of[0])], "groups fall behind", "/groups?state=growing"
     )
+    beyond = sum(bool(one.beyond) for one in seen.groups.values())
+    if beyond:
+        text = f"{counted(beyond, 'group')} committed beyond the end of a log, which was cut or made again"
+        yield Finding("warn", text, "/groups?state=beyond")
     if unknown:
         yield Finding("unknown", f"The lag of {counted(unknown, 'group')} is not known", "/groups?state=unknown")
 

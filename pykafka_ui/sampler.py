@@ -299,7 +299,11 @@ class Sampler:
             self._sizes = {}
         else:
             self._unseen.pop("sizes", None)
-        archives = archives_of_leaders(self._admin)
+        refused: list[str] = []
+        archives = archives_of_leaders(self._admin, refused)
+        self._unseen.pop("archives", None)
+        if refused:
+            self._unseen["archives"] = f"archives are not known: {refused[0]}"
         self._archived = {tp: one.archived_bytes for tp, one in archives.items()}
         self._change(archives=tuple(archives.values()), certificates=self._certificates())
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually
 NAME = "axe-flights"
 PAGES = [
     "/", "/topics?internal=1", f"/topics/{NAME}", f"/topics/{NAME}/records", f"/topics/{NAME}/records?from=offset&at=1",
-    f"/topics/{NAME}/settings", "/groups?own=1", "/groups/axe-group", "/transactions",
+    f"/topics/{NAME}/settings", "/groups?own=1", "/groups/axe-group", "/streams", "/transactions",
     "/transactions?hanging=1", "/archive", "/brokers", "/brokers/{broker}", "/loads",
     "/find", "/find?q=axe", "/find?q=no-such",
     "/new-topic", f"/topics/{NAME}/produce", f"/topics/{NAME}/delete", f"/topics/{NAME}/delete-records",
