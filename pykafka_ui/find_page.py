@@ -63,6 +63,9 @@ class FindPage:
                 "/brokers",
             ),
         }
+        if (loads := self._console.loads) is not None:
+            series = loads.survey.seen(wait=False).series
+            kinds["Loads"] = (((f"{one.group} at {one.place}", one.address) for one in series), "/loads")
         parts = []
         for name, (named, page) in kinds.items():
             found = matching(query, named)

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.tools.output import counted
+from pykafka_ui.console import OpenTransaction
 from pykafka_ui.history import Point
 from pykafka_ui.lag_trend import is_growing
+from pykafka_ui.loads.health import SeriesHealth
 from pykafka_ui.render import count, duration_text, segment, size_text
 from pykafka_ui.snapshot import Snapshot
 
@@ -148,6 +150,10 @@ def _of_groups(seen: Snapshot, lag_of: Callable[[str], Sequence[Point]]) -> Iter
     yield from _some(
         [one for _, one in sorted(found, key=lambda of: -of[0])], "groups fall behind", "/groups?state=growing"
     )
+    beyond = sum(bool(one.beyond) for one in seen.groups.values())
+    if beyond:
+        text = f"{counted(beyond, 'group')} committed beyond the end of a log, which was cut or made again"
+        yield Finding("warn", text, "/groups?state=beyond")
     if unknown:
         yield Finding("unknown", f"The lag of {counted(unknown, 'group')} is not known", "/groups?state=unknown")
 
@@ -162,6 +168,27 @@ def _of_certificates(ends_s: Mapping[int, float], now_s: float) -> Iterator[Find
             kind = "bad" if left < _DAYS_S else "warn"
             found.append(Finding(kind, f"{whose} ends in {duration_text(left)}", f"/brokers/{broker}"))
     yield from _some(found, "certificates", "/brokers")
+
+
+def of_loads(series: Sequence[SeriesHealth], *, is_whole: bool) -> Iterator[Finding]:
+    """Those series that are not well. `is_whole`: whether all places were looked at."""
+    found = [
+        Finding(one.kind, f"The loads of {one.group or one.place} are {one.word}: {one.why}", one.address)
+        for one in series
+        if one.kind in KINDS
+    ]
+    yield from _some(found, "series of loads", "/loads")
+    if not is_whole:
+        yield Finding("unknown", "Loads are not known yet", "/loads")
+
+
+def of_transactions(overdue: Sequence[OpenTransaction] | None) -> Iterator[Finding]:
+    """`overdue`: those that their coordinator should have ended; None if they are not known."""
+    if overdue is None:
+        yield Finding("unknown", "Whether transactions are overdue is not known", "/transactions")
+    elif overdue:
+        number, oldest = counted(len(overdue), "transaction"), overdue[0].about.transactional_id
+        yield Finding("warn", f"{number} should have ended: readers wait for {oldest}", "/transactions")
 
 
 def _some(found: Sequence[Finding], what: str, address: str) -> Iterator[Finding]:

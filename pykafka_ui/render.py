@@ -23,6 +23,7 @@ from broker.tools.output import counted
 from pykafka_ui.access import own_path
 from pykafka_ui.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
+from pykafka_ui.visible import visible
 
 if TYPE_CHECKING:
     from pykafka_ui.console import Console
@@ -60,9 +61,23 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    filters = (count, counted, size, segment, duration, moment, rate, setting, sparkline_path, spark_words, bar_places)
+    filters = (
+        count,
+        counted,
+        size,
+        segment,
+        duration,
+        moment,
+        rate,
+        setting,
+        ago,
+        visible,
+        sparkline_path,
+        spark_words,
+        bar_places,
+    )
     made.filters |= {one.__name__: one for one in filters}
-    made.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
+    made.filters["tojson_text"] = lambda data: visible(json.dumps(data, ensure_ascii=False))
     return made
 
 
@@ -123,6 +138,13 @@ def moment(ms: int, *, exact: bool = False) -> str:
     machine = moment_text(ms, exact=True).replace(" UTC", "Z").replace(" ", "T")
     shown = Markup('<time datetime="{}" title="{} ms since 1970">{}</time>')
     return shown.format(machine, ms, moment_text(ms, exact=exact))
+
+
+def ago(ms: int, now_ms: int) -> str:
+    """How long before `now_ms` a time is, "3 min ago", and in a hint the time; one that is to come is written out."""
+    if ms > now_ms + 60_000:
+        return moment(ms)
+    return _hinted(f"{duration_text(max(now_ms - ms, 0) / 1000)} ago", moment_text(ms, exact=True))
 
 
 def setting(name: str, value: str | None) -> str:

@@ -92,6 +92,10 @@ class Topic:
     def not_in_sync(self) -> int:
         return sum(one.state != "in sync" for one in self.partitions)
 
+    def count_of(self, state: str) -> int:
+        """Partitions in that state."""
+        return sum(one.state == state for one in self.partitions)
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:

@@ -70,14 +70,17 @@ def _status(
     )
 
 
-def archives_of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
-    """What brokers know of each archived partition that they lead, without offsets, as far as they answer."""
+def archives_of_leaders(admin: Admin, refused: list[str] | None = None) -> dict[TopicPartition, ArchiveStatus]:
+    """What brokers know of each archived partition that they lead, without offsets, as far as they answer. Why others
+    do not is added to `refused`."""
     found: dict[TopicPartition, ArchiveStatus] = {}
     for node in admin.cluster.brokers():
         try:
             entries = admin.describe_configs(ResourceType.BROKER, str(node.id), [ARCHIVE_STATUS])
         except PykafkaError as error:
             logger.debug("broker %s does not say how far its archives are: %s", node.id, error)
+            if refused is not None:
+                refused.append(str(error))
             continue
         entry = entries.get(ARCHIVE_STATUS)  # no other Kafka has it
         if entry is not None:

@@ -16,7 +16,8 @@ document.addEventListener("htmx:after:request", (event) => {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button || !navigator.clipboard) return;  // no clipboard without TLS or loopback
-  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+  const from = document.getElementById(button.dataset.copy);
+  await navigator.clipboard.writeText(from.href || from.textContent);
   button.textContent = "Copied";
 });
 

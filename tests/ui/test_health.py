@@ -102,6 +102,12 @@ CASES = {
     "one nearly over": (seen(certificates={2: NOW_S + 5 * DAY_S}), "bad", "ends in 5 d", "/brokers/2"),
     "one for the month": (seen(certificates={2: NOW_S + 20 * DAY_S}), "warn", "ends in 20 d", "/brokers/2"),
     "a lag not known": (seen(groups=group(None)), "unknown", "lag of 1 group is not known", "/groups?state=unknown"),
+    "offsets beyond": (
+        seen(groups=group(0, beyond=frozenset([TP]))),
+        "warn",
+        "1 group committed beyond the end",
+        "/groups?state=beyond",
+    ),
     "groups not shown": (seen(unseen={"groups": "groups: not allowed"}), "unknown", "Groups: not allowed", "/"),
     "a look that failed": (seen(others=("sizes: away",)), "unknown", "Sizes: away", "/"),
 }
