@@ -17,6 +17,7 @@ from pykafka_ui.loads.health import SMALL_FILES, Health, Series, next_offsets, s
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.places import GroupOfLoads, LoadPlace, LoadPlaces
 from pykafka_ui.loads.survey import Survey
+from pykafka_ui.loads.tables import Tables
 from pykafka_ui.render import Renderer
 from pykafka_ui.snapshot import Partition, Snapshot, Topic
 from spark_connector.loads.history import History, HistoryEntry, LoadState
@@ -208,7 +209,7 @@ def page_of(seen: Seen, **asked: Any) -> str:
         loads=loads, sampler=SimpleNamespace(watch=lambda: cluster(60), snapshot=cluster(60))
     )
     request = Request({"type": "http", "path": "/loads", "headers": [], "query_string": b"", "method": "GET"})
-    return bytes(LoadPages(console, Renderer(console, "0")).series(request, **asked).body).decode()
+    return bytes(LoadPages(console, Renderer(console, "0"), Tables()).series(request, **asked).body).decode()
 
 
 def test_a_list_of_thousands_is_cut_into_pages_and_its_counts_agree() -> None:
