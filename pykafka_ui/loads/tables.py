@@ -7,8 +7,9 @@ at all, is unknown, and the page says why.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -67,7 +68,6 @@ class TableContent:
     version: str = ""
     files: int | None = None
     bytes: int | None = None
-    shown: str = ""
 
 
 class Tables:
@@ -75,15 +75,28 @@ class Tables:
 
     def __init__(self, patience_s: float = _PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._pool = ThreadPoolExecutor(_THREADS, "ui-tables")
+        self._free = threading.BoundedSemaphore(_THREADS)
         self._recent: Recent[TableContent] = Recent(_FRESH_S)
 
     def content(self, url: str, target: Target) -> TableContent:
         return self._recent.get((url, target.group), lambda: self._content(target))
 
     def within(self, work: Callable[[], T]) -> T:
-        """What `work` gives. Raises TimeoutError where it takes too long; it may go on."""
-        return self._pool.submit(work).result(self._patience_s)
+        """What `work` gives. Raises TimeoutError where it takes too long; it may go on, and ends with the process."""
+        if not self._free.acquire(timeout=self._patience_s):
+            raise TimeoutError
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except Exception as error:
+                done.set_exception(error)
+            finally:
+                self._free.release()
+
+        threading.Thread(target=run, name="ui-tables", daemon=True).start()
+        return done.result(self._patience_s)
 
     def _content(self, target: Target) -> TableContent:
         try:
@@ -109,7 +122,6 @@ def _look(target: Target) -> TableContent:
                 snapshot.version,
                 len(snapshot.files),
                 sum(file.size for file in snapshot.files),
-                snapshot.shown,
             )
     except Exception as error:
         nothing = _told(error)
