@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -11,35 +9,15 @@ from starlette.responses import RedirectResponse, Response
 from broker.errors import ConfigError, PykafkaError
 from pykafka_ui.console import Console
 from pykafka_ui.loads.health import address
+from pykafka_ui.loads.places import read
 from pykafka_ui.loads.queries import command
 from pykafka_ui.loads.tables import Tables
 from pykafka_ui.render import Renderer
 from pykafka_ui.status import status_of
-from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import fates
 from spark_connector.maintenance import preview_rewind, rewind
-
-
-@dataclass(frozen=True)
-class Preview:
-    """What a rewind would do: the entries that it takes back, newest first, and what becomes of each."""
-
-    plan: LoadRecord
-    undone: list[tuple[HistoryEntry, str]]
-
-    @property
-    def newest(self) -> str:
-        return self.undone[0][0].record.load_id
-
-    @property
-    def rows(self) -> int:
-        return sum(entry.record.rows for entry, _ in self.undone)
-
-    @property
-    def again(self) -> int:
-        """Records that the next load loads again, at most."""
-        return sum(max((one.stored or 0) - one.end, 0) for one in self.plan.ranges)
 
 
 class RewindPages:
@@ -59,9 +37,8 @@ class RewindPages:
     def preview(self, request: Request, at: str, group: str, to: str = "") -> Response:
         """`to`: a load, or "" for the time before the first one."""
         target, found, problem = self._places.target(at, group), None, None
-        is_database = target.format == "sql"
         try:
-            found = self._tables.within(lambda: self._preview(at, group, to))
+            found = self._tables.within(lambda: _undone(target, to))
         except PykafkaError as error:
             problem = error
         except TimeoutError:
@@ -76,9 +53,9 @@ class RewindPages:
             found=found,
             group=group,
             to=to,
-            command=command(target, "rewind", *more, *(["--delete"] if is_database else [])),
+            command=command(target, "rewind", *more, *(["--delete"] if target.format == "sql" else [])),
             to_group=address("group", at, group),
-            action=address("rewind", at, group, to=to, newest=found.newest) if found else "",
+            action=lambda newest: address("rewind", at, group, to=to, newest=newest),
         )
 
     def rewind(self, at: str, group: str, to: str = "", newest: str = "") -> Response:
@@ -101,11 +78,11 @@ class RewindPages:
             raise ConfigError("nothing was changed: other loads came meanwhile. Look again at what would be removed")
         return RedirectResponse(address("group", at, group), 303)
 
-    def _preview(self, at: str, group: str, to: str) -> Preview:
-        target = self._places.target(at, group)
-        plan = preview_rewind(target, to or None, delete=target.format == "sql")
-        entries = {one.record.load_id: one for one in self._places.group(at, group).history.entries}
-        assert plan.rewind is not None
-        gone = [one.load_id for one in reversed(plan.rewind.undone)]
-        told = [(entries[name], fate) for name, fate in zip(gone, fates(plan), strict=True) if name in entries]
-        return Preview(plan, told)
+
+def _undone(target: Target, to: str) -> tuple[LoadRecord, list[tuple[LoadRecord, str]]]:
+    """The plan, and the loads that it takes back with what becomes of each, the newest first."""
+    plan = preview_rewind(target, to or None, delete=target.format == "sql")
+    known = {one.record.load_id: one.record for one in read(target).history.entries}
+    assert plan.rewind is not None
+    told = zip(reversed(plan.rewind.undone), fates(plan), strict=True)
+    return plan, [(known[one.load_id], fate) for one, fate in told if one.load_id in known]
