@@ -13,7 +13,7 @@ from pykafka_ui.history import Point
 from pykafka_ui.render import kept_text, size_text
 from pykafka_ui.snapshot import Snapshot, Topic
 
-STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader"}
+STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader", "in-sync": "in sync"}
 """As an address says it → the state of a partition."""
 _POINTS: Final = 30
 """Of a sparkline: more of them are finer than a screen."""
