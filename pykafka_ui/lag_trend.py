@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from pykafka_ui.history import Point
+from pykafka_ui.history import STEP_S, Point
 
 RECENT_S = 300.0
 """What is said of now is of these last seconds."""
+RECENT_POINTS = int(RECENT_S / STEP_S) + 1
+"""That many at most."""
 _FEWEST = 4
 """Points. With fewer a group that commits seldom would seem to fall behind between two commits."""
 
@@ -27,7 +30,7 @@ def is_growing(lags: Sequence[Point]) -> bool | None:
 def per_second(positions: Sequence[Point]) -> float | None:
     """How fast a position moves on. None while two points are not known, or if it was set back meanwhile."""
     known = [(at, value) for at, value in recent(positions) if value is not None]
-    if len(known) < 2 or any(after[1] < before[1] for before, after in zip(known, known[1:], strict=False)):
+    if len(known) < 2 or any(after[1] < before[1] for before, after in pairwise(known)):
         return None
     return (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
 

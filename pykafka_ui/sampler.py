@@ -19,7 +19,7 @@ from typing import Any
 
 from broker.client.admin import Admin
 from broker.client.admin_types import LogDir
-from broker.client.archive_status import archived_bytes
+from broker.client.archive_status import archives_of_leaders
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
@@ -92,6 +92,7 @@ class Sampler:
         self._sizes: Mapping[TopicPartition, int] = {}
         self._archived: Mapping[TopicPartition, int | None] = {}
         self._starts: dict[TopicPartition, int] = {}
+        self._unseen = {what: f"{what} are not known yet" for what in ("groups", "sizes")}
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
         self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
@@ -221,7 +222,7 @@ class Sampler:
             others = tuple(f"{one.what}: {one.error}" for one in self._looks[1:] if one.error)
             with self._looked:
                 look.count += 1
-                self._change(error=self._topics.error, others=others)
+                self._change(error=self._topics.error, others=others, unseen=dict(self._unseen))
                 self._looked.notify_all()
 
     def _change(self, **changes: Any) -> None:
@@ -255,7 +256,7 @@ class Sampler:
             topics={name: self._topic(topic, ends) for name, topic in sorted(topics.items())},
         )
         with self._looked:
-            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
+            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions, ends))
             self._looked.notify_all()
 
     def _topic(self, topic: TopicMetadata, ends: Mapping[TopicPartition, int]) -> Topic:
@@ -294,13 +295,27 @@ class Sampler:
             }
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no sizes: %s", error)
+            self._unseen["sizes"] = f"sizes and disks are not known: {error}"
             self._sizes = {}
-        self._archived = archived_bytes(self._admin)
+        else:
+            self._unseen.pop("sizes", None)
+        refused: list[str] = []
+        archives = archives_of_leaders(self._admin, refused)
+        self._unseen.pop("archives", None)
+        if refused:
+            self._unseen["archives"] = f"archives are not known: {refused[0]}"
+        self._archived = {tp: one.archived_bytes for tp, one in archives.items()}
+        self._change(archives=tuple(archives.values()), certificates=self._certificates())
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
         measured = {name: self._measured(topic) for name, topic in self.snapshot.topics.items()}
         self._change(topics=measured, disks=disks)
+
+    def _certificates(self) -> dict[int, float]:
+        """By the connections that are there."""
+        known = ((one.id, self._cluster.known_connection(one)) for one in self._cluster.brokers())
+        ends = ((id_, one.certificate_ends_s) for id_, one in known if one is not None)
+        return {id_: at for id_, at in ends if at is not None}
 
     def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
@@ -316,8 +331,10 @@ class Sampler:
             coordinators = self._admin.groups_by_coordinator()
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no groups: %s", error)
+            self._unseen["groups"] = f"groups are not known: {error}"
             coordinators = {}
+        else:
+            self._unseen.pop("groups", None)
         for node, listed in coordinators.items():
             connection = self._cluster.connection(node)
             shares = [one.group_id for one in listed if one.group_type.lower() == "share"]
@@ -344,6 +361,7 @@ class Sampler:
                     type=one.group_type,
                     members=len(its) if is_known else -1,
                     assigned=frozenset(tp for member in its for tp in member.partitions),
+                    beyond=before.beyond if before else frozenset(),
                     told=told,
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
@@ -367,10 +385,10 @@ class Sampler:
         self._by_partition.record(now, self._of_partitions(groups))
 
     def _of_partitions(self, groups: Mapping[str, Group]) -> dict[tuple[str, str], float]:
-        known = [one for one in groups.values() if one.has_lag]
-        known.sort(key=lambda one: (one.id not in self._groups_looked_at, -(one.behind.total or 0)))
+        known = [group for group in groups.values() if group.has_lag]
+        known.sort(key=lambda group: (group.id not in self._groups_looked_at, -(group.behind.total or 0)))
         found: dict[tuple[str, str], float] = {}
-        for one, tp in itertools.islice(((one, tp) for one in known for tp in one.offsets), MOST_PARTITIONS):
+        for one, tp in itertools.islice(((group, tp) for group in known for tp in group.offsets), MOST_PARTITIONS):
             found["read", _series(one.id, tp)] = one.offsets[tp].offset
             if tp in one.lags:
                 found["lag", _series(one.id, tp)] = one.lags[tp]
@@ -381,9 +399,25 @@ def _series(group: str, tp: TopicPartition) -> str:
     return f"{tp}@{group}"  # a topic has no @ in its name
 
 
-def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
+def _with_lags(
+    groups: Mapping[str, Group],
+    partitions: Mapping[TopicPartition, Partition],
+    newer: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, Group]:
+    """`newer`: the partitions whose ends are newer than the groups' offsets. Only such an end tells that an offset lies
+    beyond it: one that is older than the offset may just have been passed."""
+    ends = newer or {}
     return {
-        name: dataclasses.replace(group, lags=_lags(group, partitions), unread=_unread(group, partitions))
+        name: dataclasses.replace(
+            group,
+            lags=_lags(group, partitions),
+            unread=_unread(group, partitions),
+            beyond=frozenset(
+                tp
+                for tp, at in (group.offsets.items() if group.has_lag else ())
+                if (tp in ends or tp in group.beyond) and tp in partitions and 0 <= partitions[tp].end < at.offset
+            ),
+        )
         for name, group in groups.items()
     }
 

@@ -12,6 +12,7 @@ from broker.client.admin_types import LogDir
 from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.client.group_descriptions import GroupLag
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 
 _KINDS = {
@@ -116,6 +117,9 @@ class Group:
     """-1 if they are not known: this client may not see them, or another API tells."""
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    beyond: frozenset[TopicPartition] = frozenset()
+    """Where a committed offset lies beyond the end of the log: it was cut, or its topic was made again. Nothing of a
+    new log is read until it is as long; its lag is 0."""
     told: Mapping[TopicPartition, int | None] = dataclasses.field(default_factory=dict)
     """The lags that brokers tell of a share group, which finishes records in any order; None where they do not know."""
 
@@ -187,6 +191,12 @@ class Snapshot:
     """The data directories of the brokers, without their partitions; () while they are not known."""
     error: str = ""
     others: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """`groups`, `sizes` → why nothing is known of them: this client may not see them, or nobody has looked yet."""
+    archives: tuple[ArchiveStatus, ...] = ()
+    """Of the archived partitions of brokers that tell it, without offsets."""
+    certificates: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """Broker → when its TLS certificate ends, in Unix seconds, as far as they are known."""
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
