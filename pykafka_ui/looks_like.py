@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from google.protobuf.empty_pb2 import Empty
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
-
 from pykafka_ui.registered_values import schema_id
+from spark_connector.formats.protobuf_rows import field_numbers
 
 _BEGINNINGS: Final = {
     b"Obj\x01": "an Avro file with its schema in it",
@@ -42,8 +39,5 @@ def looks_like(value: bytes) -> str:
 
 
 def _may_be_protobuf(value: bytes) -> bool:
-    try:
-        fields = UnknownFieldSet(Empty.FromString(value)) if len(value) <= _LARGEST else ()
-    except DecodeError:
-        return False
-    return len(fields) >= _FEWEST_FIELDS and all(one.field_number <= _LARGEST_FIELD for one in fields)
+    fields = field_numbers(value) if len(value) <= _LARGEST else []
+    return len(fields) >= _FEWEST_FIELDS and max(fields) <= _LARGEST_FIELD
