@@ -56,8 +56,8 @@ class RowReader:
 
 
 def as_json(message: Proto, raw: bytes, begin: int = 0) -> Any:
-    """The message in `raw` from `begin` on as Protobuf's JSON, for people: fields by the names of the .proto file, those
-    without presence also with their default. Raises BadValue."""
+    """The message in `raw` from `begin` on as Protobuf's JSON, for people: fields by the names of the .proto file,
+    those without presence also with their default. Raises BadValue."""
     try:
         read = GetMessageClass(message).FromString(raw[begin:])
         return MessageToDict(read, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
