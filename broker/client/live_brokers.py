@@ -39,7 +39,7 @@ class LiveBrokers:
         self._asked_at = 0.0
         self._witness: BrokerConnection | None = None
         self._connecting = Connecting()
-        self._closed = False
+        self._closed = threading.Event()
         self.gone: set[Address] = set()
         """Brokers that were found to have left, and have not come back."""
 
@@ -56,7 +56,7 @@ class LiveBrokers:
         May take up to two seconds, if the broker that is asked is silent, too. Without a verdict it returns.
         """
         about, now = (host, port), time.monotonic()
-        if self._closed or about not in self._advertised or not self._lock.acquire(blocking=False):
+        if self._closed.is_set() or about not in self._advertised or not self._lock.acquire(blocking=False):
             return  # another thread is asking, and this one asks again in a second
         try:
             if self._speaks_for_itself(about) or now - self._asked_at >= WATCH_EVERY_S:
@@ -68,12 +68,12 @@ class LiveBrokers:
                 raise ConnectionFailed(f"{host}:{port} has not answered, and {witness} says that it is gone")
         finally:
             self._lock.release()
-            if self._closed:
+            if self._closed.is_set():
                 self.close()
 
     def close(self) -> None:
         """End the connections; a question that is under way in another thread ends its own after the answer."""
-        self._closed = True
+        self._closed.set()
         if self._lock.acquire(blocking=False):
             self._connecting.close()
             self._drop()
