@@ -202,7 +202,8 @@ def run_typed(scale: float = 1.0) -> Iterator[Row]:
 
 
 def run_micro_batches(scale: float = 1.0) -> Iterator[Row]:
-    """The median micro-batch, and what of it Spark's checkpoint takes, at our broker and at an Apache Kafka.
+    """The median micro-batch, and what of it Spark's checkpoint takes, at our broker and at an Apache Kafka; beside it
+    that of a source of Spark's that makes its rows itself.
 
     Once records arrive all the time, every 10 ms in each partition, and once a record in each only when the batch
     before is done. In between Spark's own source asks for more at the end of a batch, and waits behind that question
@@ -213,17 +214,21 @@ def run_micro_batches(scale: float = 1.0) -> Iterator[Row]:
         for (where, servers), steady in itertools.product(places.items(), (True, False)):
             topic = f"beside-stream-{steady}".lower()
             _create(servers, topic)
-            taken: tuple[list[dict[str, int]], ...] = ([], [])
+            read = spark.readStream
+            frames = [read.format(format).options(**_where(servers, topic)).load() for format, _ in sides.ways]
+            frames.append(read.format("rate-micro-batch").options(rowsPerBatch=PARTITIONS, numPartitions=1).load())
+            taken: list[list[dict[str, int]]] = [[] for _ in frames]
             for _ in range(max(1, round(spark_cost_bench.MICRO_BATCH_ROUNDS * scale))):
-                for (format, _), found in zip(sides.ways, taken, strict=True):
-                    frame = spark.readStream.format(format).options(**_where(servers, topic)).load()
+                for frame, found in zip(frames, taken, strict=True):
                     found += durations_of_batches(frame, servers, topic, PARTITIONS, batches, steady=steady)
             when = "records all the time" if steady else "a record each after the batch before"
             for what, parts in (("", ["triggerExecution"]), (", Spark's checkpoint", ["walCommit", "commitOffsets"])):
-                ours, theirs = (
+                case = f"micro-batch at {where}, {PARTITIONS} partitions, {when}{what}"
+                ours, theirs, floor = (
                     statistics.median(sum(one.get(part, 0) for part in parts) for one in found) for found in taken
                 )
-                yield Row(f"micro-batch at {where}, {PARTITIONS} partitions, {when}{what}", ours, "ms", theirs)
+                yield Row(case, ours, "ms", theirs)
+                yield Row(f"… of rate-micro-batch{what}", floor, "ms", theirs)
 
 
 @contextlib.contextmanager

@@ -199,8 +199,8 @@ class RowsWriter:
         return partitions, count
 
     def _partition_count(self, topic: str, rows: pa.Table) -> int:
-        asked = rows["partition"].drop_null() if "partition" in rows.schema.names else ()
-        largest = int(asked.to_numpy().max()) if len(asked) else 0
+        asked = rows["partition"].drop_null().to_numpy() if "partition" in rows.schema.names else np.zeros(0, np.int32)
+        largest = int(asked.max(initial=0))
         # The topic may have grown since this process looked it up.
         return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
