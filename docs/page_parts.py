@@ -11,7 +11,6 @@ import re
 from html import unescape
 from typing import Any
 
-from markdown.extensions.toc import slugify
 from mkdocs.structure.toc import AnchorLink
 
 _ITEM = re.compile(r"<li>(?P<begin>\s*(?:<p>)?<(?:strong|a [^>]*)>(?P<title>.+?)</(?:strong|a)>)", re.DOTALL)
@@ -32,7 +31,7 @@ def on_page_content(html: str, *, page: Any, **_: Any) -> str:
 
 def _anchored(item: re.Match[str], headings: list[AnchorLink]) -> str:
     title = unescape(re.sub(r"<[^>]+>", "", item["title"])).rstrip(".,:; ").replace("\n", " ")
-    anchor = slugify(title, "-")
+    anchor = re.sub(r"\W+", "-", title.lower()).strip("-")
     headings.append(AnchorLink(title, anchor, 2))
     return f'<li id="{anchor}">{item["begin"]}'
 

@@ -79,7 +79,7 @@ def sequence(columns: list[str], messages: list[Message], look: Colours, width: 
     return _svg(width, height, parts)
 
 
-DESTINATIONS = [
+DESTINATIONS: list[tuple[str, str, set[str]]] = [
     ("Iceberg", "in a catalog", {"iceberg"}),
     ("Delta", "disk, HDFS, S3", {"delta"}),
     ("Files", "Parquet, JSON, …", {"parquet", "json", "orc", "avro"}),

@@ -127,8 +127,8 @@ class _Life:
             (self._write, (schema,)),
             (self._pay, ()),
             (self._stay_open, ()),
-            (self._read, ("dashboard", 0.05)),
-            (self._read, ("delays", 0.9)),
+            (self._read, ("dashboard", 0.05, 500)),
+            (self._read, ("delays", 0.9, 100)),
             (self._share, ()),
             (self._load, ()),
         ]
@@ -192,8 +192,9 @@ class _Life:
             producer.flush(30)
             self.ended.wait()
 
-    def _read(self, group: str, pause_s: float) -> None:
-        settings = {"group.id": group, "auto.offset.reset": "earliest", "max.poll.records": "300"}
+    def _read(self, group: str, pause_s: float, records: int) -> None:
+        """At most so many in a poll: a group with few falls behind."""
+        settings = {"group.id": group, "auto.offset.reset": "earliest", "max.poll.records": str(records)}
         with Consumer(self.bootstrap, settings) as consumer:
             consumer.subscribe(["flights"])
             while not self.ended.wait(pause_s):
@@ -215,7 +216,7 @@ class _Life:
 
     def _load(self) -> None:
         """A stream, and loads in turn. The first series ends early, and is late when the pictures are taken."""
-        common = {"bootstrap_servers": self.bootstrap, "topic": "flights"}
+        common: dict[str, Any] = {"bootstrap_servers": self.bootstrap, "topic": "flights"}
         typed = {"columns": "value.*,topic,partition,offset", "options": {"valueFormat": "json", "valueSchema": SCHEMA}}
         table = {"to": TABLE, "catalog": CATALOG, "group": "nightly", "dead_letters": f"{TABLE}_bad"}
         delta = {"to": f"{self.directory}/delta", "format": "delta", "group": "reports"}

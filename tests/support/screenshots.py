@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from PIL import Image
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
 
 from tests.support.busy_cluster import CATALOG, TABLE, busy_cluster
 from tests.support.chromium import browser
@@ -30,7 +30,7 @@ BEHIND_TABS = {
 }
 """File's name → (caption, address) of pages that have no tab."""
 PHONE = "overview"
-WIDE, NARROW = {"width": 1200, "height": 760}, {"width": 390, "height": 760}
+WIDE, NARROW = ViewportSize(width=1200, height=760), ViewportSize(width=390, height=760)
 
 
 def take(target: Path, tabs: Mapping[str, str]) -> dict[str, str]:
@@ -47,8 +47,7 @@ def take(target: Path, tabs: Mapping[str, str]) -> dict[str, str]:
                 ui.get("/")
                 busy.check()
                 time.sleep(5)
-            for _, address in pages.values():
-                eventually(lambda address=address: ui.get(address).status == 200, 30)
+            eventually(lambda: all(ui.get(address).status == 200 for _, address in pages.values()), 30)
             taken = _shoot(ui.address, pages, target)
             busy.check()
             return taken
