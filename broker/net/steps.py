@@ -28,8 +28,9 @@ def after_step(call: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Non
 
 
 def begin_step() -> None:
-    """Begin a step, which `end_step` ends. Steps do not contain each other."""
-    _step.due = []
+    """Begin a step, which `end_step` ends. What was put off before a step within it is done at the end of that."""
+    if _step.due is None:
+        _step.due = []
 
 
 def end_step(loop: asyncio.AbstractEventLoop) -> None:

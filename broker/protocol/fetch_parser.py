@@ -78,7 +78,8 @@ def _usual(payload: memoryview, new: Any = tuple.__new__) -> FetchReply | None:
     refuses. A follower parses thousands in a second, mostly of one partition."""
     try:
         tags, throttle_ms, error, session_id, topics = _HEAD.unpack_from(payload, _CORRELATION_ID_SIZE)
-        at, partitions = _CORRELATION_ID_SIZE + _HEAD.size, []
+        partitions: list[FetchedPartition] = []
+        at = _CORRELATION_ID_SIZE + _HEAD.size
         if tags or error or not 0 < topics < _LONG:
             return None
         for _ in range(topics - 1):
@@ -92,8 +93,9 @@ def _usual(payload: memoryview, new: Any = tuple.__new__) -> FetchReply | None:
                 end = at + max(size - 1, 0)
                 if failed or aborted or payload[end]:
                     return None
-                fields = topic_id, index, ErrorCode.none, high, stable, start, [], preferred, payload[at:end], None, 0
-                partitions.append(new(FetchedPartition, fields))
+                offsets, records = (high, stable, start), payload[at:end]
+                found: tuple[Any, ...] = (topic_id, index, ErrorCode.none, *offsets, [], preferred, records, None, 0)
+                partitions.append(new(FetchedPartition, found))
                 at = end + 1
             if payload[at]:
                 return None
