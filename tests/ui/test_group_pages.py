@@ -46,8 +46,8 @@ def test_own_groups_are_folded_counted_and_found(ui: UiProcess, broker: Kafka, t
     assert f"of the sink {group}-sink" in ui.get("/groups?own=1").text
     assert "No group has" in ui.get(f"/groups?q={group}&state=growing").text
 
+    eventually(lambda: "beyond the end by 4" in ui.get(f"/groups/{group}").text)
     page = ui.get(f"/groups/{group}").text
-    assert "beyond the end by 4" in page
     assert "Reset the offsets." in page
     assert '<span class="state bad">beyond the end</span>' in page
     sink = ui.get(f"/groups/{names.group_of_done}").text
