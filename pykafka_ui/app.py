@@ -25,6 +25,8 @@ from pykafka_ui.api import loads_api, records_api
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
 from pykafka_ui.loads.pages import LoadPages
+from pykafka_ui.loads.rewinds import RewindPages
+from pykafka_ui.loads.tables import Tables
 from pykafka_ui.pages import Pages
 from pykafka_ui.render import STATIC, Renderer, static_version
 from pykafka_ui.snapshot import Snapshot
@@ -66,7 +68,9 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     app.include_router(Pages(console, render).router())
     if console.loads is not None:
         app.include_router(loads_api(console.loads))
-        app.include_router(LoadPages(console, render).router())
+        tables = Tables()
+        app.include_router(LoadPages(console, render, tables).router())
+        app.include_router(RewindPages(console, render, tables).router(allow_changes=allow_changes))
     app.mount("/static", _CachedFiles(directory=STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)

@@ -25,7 +25,7 @@ from spark_connector.destinations import (
 )
 from spark_connector.loads.audit.verify import OnLoad, Verification, verify_loads
 from spark_connector.loads.compaction import CompactionOptions, CompactionResult
-from spark_connector.loads.dead_letters import is_of_dead_letters
+from spark_connector.loads.dead_letters import DeadLetters, is_of_dead_letters
 from spark_connector.loads.destination import LoadedDestination, NewSession
 from spark_connector.loads.history import History, LoadedTable, LoadState
 from spark_connector.loads.plan import newest_record, next_number, refuse_unknown_group
@@ -131,20 +131,19 @@ def rewind(
     with _open_known(target) as destination, contextlib.ExitStack() as opened:
         destination.repair()
         _settle(target, destination, opened)
-        number, to_load = next_number(destination), to_load or BEGINNING
-        loads = _standing_without_gap(destination.history(), to_load)
-        stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
-        plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
-        destination.check_rewind(plan)
-        tables = open_all_dead_letters(plan.dead_letters, target, destination, opened)
-        for table in tables:
-            table.check_rewind(plan)
+        plan, tables = _planned(target, destination, opened, to_load, delete=delete)
         if not confirm(plan):
             return None
         destination.commit(plan)
         for table in tables:
             table.settle()
         return plan
+
+
+def preview_rewind(target: Target, to_load: str | None, *, delete: bool = False) -> LoadRecord:
+    """The plan that `rewind` would confirm, but for what killed loads have left. Changes nothing, raises the same."""
+    with _open_known(target) as destination, contextlib.ExitStack() as opened:
+        return _planned(target, destination, opened, to_load, delete=delete)[0]
 
 
 def prune(target: Target, keep: int) -> list[int]:
@@ -166,6 +165,21 @@ def recover(target: Target) -> list[str]:
         finished = destination.repair()
         _settle(target, destination, opened)
         return finished
+
+
+def _planned(
+    target: Target, destination: LoadedDestination, opened: contextlib.ExitStack, to_load: str | None, *, delete: bool
+) -> tuple[LoadRecord, list[DeadLetters]]:
+    """The checked plan of a rewind, and the tables of dead letters that it concerns."""
+    number, to_load = next_number(destination), to_load or BEGINNING
+    loads = _standing_without_gap(destination.history(), to_load)
+    stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
+    plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
+    destination.check_rewind(plan)
+    tables = open_all_dead_letters(plan.dead_letters, target, destination, opened)
+    for table in tables:
+        table.check_rewind(plan)
+    return plan, tables
 
 
 def _settle(target: Target, destination: LoadedDestination, opened: contextlib.ExitStack) -> None:

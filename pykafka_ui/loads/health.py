@@ -34,7 +34,18 @@ MANY_FILES, SMALL_FILES = 50, 16 << 20
 
 STATES = {"failed": "bad", "hidden": "bad", "late": "warn", "unknown": "unknown", "running": "ok", "ok": "ok"}
 """Word → kind, worst first."""
-_BAD = {LoadState.HIDDEN: "hidden", LoadState.ABSENT: "failed", LoadState.UNKNOWN: "failed", LoadState.SEALED: "failed"}
+WORDS = {
+    LoadState.HIDDEN: "hidden",
+    **dict.fromkeys((LoadState.ABSENT, LoadState.UNKNOWN, LoadState.SEALED, LoadState.DEAD), "failed"),
+    LoadState.UNFINISHED: "unknown",
+    LoadState.RUNNING: "running",
+}
+"""What a load or an attempt in such a state makes of its series; others make nothing of it."""
+_OF_ATTEMPTS = {
+    LoadState.DEAD: "was killed before its end",
+    LoadState.UNFINISHED: "is unfinished: it runs on another host, or was killed there",
+    LoadState.RUNNING: "runs",
+}
 
 
 class Health(NamedTuple):
@@ -65,13 +76,12 @@ class Series:
     group: str
     format: str
     topics: Sequence[str] = ()
-    loads: int = 0
-    rows: int = 0
     newest_ms: int = -1
     usual_s: float | None = None
     a_day: float | None = None
     recent: Sequence[int] = ()
     bad: int | None = None
+    dead_letters: Sequence[str] = ()
     files: int | None = None
     median_bytes: int | None = None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict, repr=False)
@@ -98,13 +108,12 @@ class Series:
             group.name,
             newest.format or group.target.format or "",
             group.topics,
-            loads=len(committed),
-            rows=group.rows,
             newest_ms=group.newest_ms,
             usual_s=_usual_s(times),
             a_day=_a_day(committed, now_ms) if times else None,
             recent=tuple(one.record.rows for one in committed[-_RECENT:]),
             bad=sum(filter(None, bad)) if any(one is not None for one in bad) else None,
+            dead_letters=newest.dead_letters,
             files=len(sizes) if any(one.files is not None for one in committed) else None,
             median_bytes=statistics.median_low(sizes) if sizes else None,
             offsets=next_offsets(group.history.entries),
@@ -210,20 +219,10 @@ def _found(group: GroupOfLoads) -> Health:
         return Health("unknown", group.error)
     newest = max((one.record.id.sequence for one in group.history.entries if not one.state.is_staged), default=0)
     found = [
-        Health(_BAD[one.state], f"{one.record.load_id} {WHAT_TO_DO[one.state]}")
+        Health(WORDS[one.state], f"{one.record.load_id} {_OF_ATTEMPTS.get(one.state) or WHAT_TO_DO[one.state]}")
         for one in group.to_look_at
-        if one.state in _BAD
+        if one.state in WORDS and (one.state in WHAT_TO_DO or one.record.id.sequence > newest)
     ]
-    for one in group.to_look_at:
-        if one.record.id.sequence <= newest:
-            continue
-        if one.state is LoadState.DEAD:
-            found.append(Health("failed", f"{one.record.load_id} was killed before its end"))
-        elif one.state is LoadState.UNFINISHED:
-            told = f"{one.record.load_id} is unfinished: it runs on another host, or was killed there"
-            found.append(Health("unknown", told))
-        elif one.state is LoadState.RUNNING:
-            found.append(Health("running", f"{one.record.load_id} runs"))
     if not found and not group.history.committed:
         return Health("unknown", "it has no load that stands")
     return min(found, key=lambda one: list(STATES).index(one.word), default=_WELL)

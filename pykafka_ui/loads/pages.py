@@ -1,4 +1,4 @@
-"""The pages of loads: the places, the loads of a group, one load; and what verifies them."""
+"""The pages of loads: all series, the loads of one, a load, and the table; and what verifies them."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from starlette.responses import RedirectResponse, Response
 
 from pykafka_ui.console import Console
 from pykafka_ui.listing import listing
-from pykafka_ui.loads.health import STATES, Health, Series, address, judged
+from pykafka_ui.loads.health import STATES, WORDS, Health, Series, address, judged
 from pykafka_ui.loads.places import GroupOfLoads, UnknownPlace
+from pykafka_ui.loads.queries import command, snippets
+from pykafka_ui.loads.schemas import schema_history
+from pykafka_ui.loads.tables import COLUMNS, Tables
 from pykafka_ui.render import Renderer
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
 
 _EVERY_S, _BUSY_S = 30, 2
 """Reading a history means reading files; while something is going on, it is worth it more often."""
+_KINDS = {state.value: STATES[word] for state, word in WORDS.items()}
 
 
 class LoadPages:
-    def __init__(self, console: Console, render: Renderer) -> None:
+    def __init__(self, console: Console, render: Renderer, tables: Tables) -> None:
         loads = console.loads
         assert loads is not None
         self._sampler = console.sampler
         self._survey = loads.survey
         self._places = loads.places
         self._verifications = loads.verifications
+        self._tables = tables
         self._render = render.page
 
     def router(self) -> APIRouter:
@@ -36,6 +41,7 @@ class LoadPages:
         pages.add_api_route("", self.series)
         pages.add_api_route("/group", self.group)
         pages.add_api_route("/load", self.load)
+        pages.add_api_route("/table", self.table)
         pages.add_api_route("/verify", self.verify, methods=["POST"])
         pages.add_api_route("/stop", self.stop, methods=["POST"])
         return pages
@@ -73,6 +79,9 @@ class LoadPages:
         }
         extra = (("at", at), ("group", group))
         shown = listing("/loads/group", found.history.entries, keys, sort=sort, page=page, extra=extra)
+        seen, now_ms = self._sampler.watch(), self._survey.now_ms()
+        series = Series.of(at, found, now_ms)
+        lag, why = series.lag(seen)
         is_busy = (state is not None and state.is_running) or any(one.state.is_staged for one in found.to_look_at)
         return self._render(
             request,
@@ -80,6 +89,16 @@ class LoadPages:
             every=_BUSY_S if is_busy else _EVERY_S,
             at=at,
             group=found,
+            series=series,
+            lag=lag,
+            why_no_lag=why,
+            health=series.health(lag, now_ms),
+            kinds=_KINDS,
+            newest=found.history.committed[-1].record.load_id if found.history.committed else "",
+            schemas=schema_history(found.history.entries),
+            compact=command(found.target, "compact"),
+            to_table=address("table", at, group),
+            to_rewind=lambda one: address("rewind", at, group, to=one.record.load_id if one else ""),
             listing=shown,
             verification=state,
             verdicts=(state.verdicts if state else None) or {},
@@ -101,10 +120,31 @@ class LoadPages:
             "load.html",
             every=0,
             entry=entry,
+            kinds=_KINDS,
             listing=shown,
             verdict=(state.verdicts or {}).get(id) if state else None,
             what_to_do=WHAT_TO_DO.get(entry.state),
             to_group=address("group", at, group),
+        )
+
+    def table(self, request: Request, at: str, group: str) -> Response:
+        """What is in the table now."""
+        found = self._places.group(at, group)
+        committed = found.history.committed
+        format = committed[-1].record.format if committed else found.target.format or ""
+        return self._render(
+            request,
+            "load_table.html",
+            every=0,
+            at=at,
+            group=group,
+            format=format,
+            content=self._tables.content(at, found.target),
+            columns=COLUMNS,
+            snippets=snippets(found.target, format),
+            known={one.record.load_id for one in found.history.entries},
+            to_group=address("group", at, group),
+            to_load=lambda load_id: address("load", at, group, id=load_id),
         )
 
     def verify(self, at: str, group: str) -> Response:

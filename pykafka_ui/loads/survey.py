@@ -16,9 +16,10 @@ from broker.storage.url_secrets import text_without_secrets
 from pykafka_ui.loads.health import Series
 from pykafka_ui.loads.places import LoadPlaces, read
 
-_FRESH_S = 5.0
+_FRESH_S, _SEEN_BESIDE_S = 5.0, 60.0
+"""The pause between two looks, at least: for who waits for the loads, and for who shows them beside other things."""
 _SHARE = 10
-"""The pause between two looks, at least, as a multiple of the time that the last one took."""
+"""And the pause as a multiple of the time that the last look took."""
 _FIRST_S, _A_MOMENT_S = 3.0, 0.5
 """So long the first look, and a later one, is waited for."""
 
@@ -45,7 +46,7 @@ class Survey:
         self._looked = threading.Condition()
         self._seen = Surveyed()
         self._is_looking = False
-        self._due_at = float("-inf")
+        self._ended, self._pause_s = float("-inf"), 0.0
 
     def now_ms(self) -> int:
         return int(self._clock() * 1000)
@@ -53,7 +54,8 @@ class Survey:
     def seen(self, *, wait: bool = True) -> Surveyed:
         """What was seen last. Begins a look if that is old, and waits a moment for it."""
         with self._looked:
-            if not self._is_looking and self._clock() >= self._due_at:
+            pause_s = max(self._pause_s, _FRESH_S if wait else _SEEN_BESIDE_S)
+            if not self._is_looking and self._clock() - self._ended >= pause_s:
                 self._is_looking = True
                 threading.Thread(target=self._look, name="ui-loads", daemon=True).start()
             if wait:
@@ -64,7 +66,7 @@ class Survey:
     def forget(self) -> None:
         """Look again when next asked: something was changed."""
         with self._looked:
-            self._due_at = float("-inf")
+            self._ended = float("-inf")
 
     def _look(self) -> None:
         began = self._clock()
@@ -90,6 +92,6 @@ class Survey:
         finally:
             with self._looked:
                 show(is_whole=True)
-                took = self._clock() - began
-                self._is_looking, self._due_at = False, self._clock() + max(_FRESH_S, _SHARE * took)
+                self._is_looking, self._ended = False, self._clock()
+                self._pause_s = _SHARE * (self._ended - began)
                 self._looked.notify_all()

@@ -24,7 +24,7 @@ from spark_connector.loads.compaction import Compaction
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.shared_path import is_local
-from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFiles
@@ -198,6 +198,14 @@ class LoadedDestination(Destination):
             f"option 'history': {self.url} is no table of files; it can be a directory of loads, a Delta or an Iceberg "
             "table"
         )
+
+    def versions(self, most: int) -> list[TableVersion]:
+        """The newest states that the table had, the oldest first; here one for each load and rewind that is known."""
+        known = [entry for entry in self.history().entries if not entry.state.is_staged]
+        return [
+            TableVersion(str(one.record.id.sequence), one.record.created_ms, one.state.value, one.record.load_id)
+            for one in known[-most:]
+        ]
 
     def compaction(self) -> Compaction[Any]:
         """What makes large files of small ones. Raises ConfigError where there is nothing of the kind."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -24,6 +24,8 @@ from spark_connector.offset_store.base import Offsets
 from spark_connector.outages import one_line
 
 _ROWS = 10_000  # of one batch: each is copied over a socket to Spark
+BUFFER = 256 << 10
+"""Bytes that are read of a column at a time by who wants the first rows only; else a column is read at once."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ class TableFile:
 class TableScan(Protocol):
     """Reads the files of one snapshot, in any process; picklable."""
 
-    def read(self, file: TableFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Sequence[str], few: int = 0) -> Iterator[pa.RecordBatch]:
         """Those of the columns that the file has or `values` names, in batches. Columns that the file lacks are left
-        out: they are null. Raises FileNotFoundError when the file is gone."""
+        out: they are null. `few`: rows of a batch, for who wants the first rows and not the file. Raises
+        FileNotFoundError when the file is gone."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +85,30 @@ class TableSnapshot:
     former_columns: Mapping[str, str | None] = field(default_factory=dict)
 
 
+class TableVersion(NamedTuple):
+    """A state that the table had. `version` is a Delta table's, or the id of an Iceberg table's snapshot, or the number
+    of a load; `load_id` the load of the group that made it, or a rewind of it, "" for a change by somebody else."""
+
+    version: str
+    at_ms: int
+    what: str
+    load_id: str = ""
+
+
 @dataclass(frozen=True)
 class ParquetScan:
     """Columns by name, the files by fsspec with these storage options."""
 
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def read(self, file: TableFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Sequence[str], few: int = 0) -> Iterator[pa.RecordBatch]:
+        buffer = BUFFER if few else 0
         with (
             self._open(file) as opened,
-            pyarrow.parquet.ParquetFile(opened, coerce_int96_timestamp_unit="us") as parquet,
+            pyarrow.parquet.ParquetFile(opened, coerce_int96_timestamp_unit="us", buffer_size=buffer) as parquet,
         ):
             there = [name for name in columns if name in parquet.schema_arrow.names and name not in file.values]
-            for batch in parquet.iter_batches(_ROWS, columns=there):
+            for batch in parquet.iter_batches(few or _ROWS, columns=there):
                 arrays = {name: batch.column(name) for name in there}
                 for name in columns:
                     if name in file.values:

@@ -17,6 +17,7 @@ from pykafka_ui.loads.health import SMALL_FILES, Health, Series, next_offsets, s
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.places import GroupOfLoads, LoadPlace, LoadPlaces
 from pykafka_ui.loads.survey import Survey
+from pykafka_ui.loads.tables import Tables
 from pykafka_ui.render import Renderer
 from pykafka_ui.snapshot import Partition, Snapshot, Topic
 from spark_connector.loads.history import History, HistoryEntry, LoadState
@@ -165,8 +166,12 @@ def test_a_look_is_not_waited_for_by_an_overview_and_is_kept_for_a_while(tmp_pat
     assert (first.is_whole, list(first.empty)) == (True, [str(tmp_path)])
     assert survey.seen() is first
     now += 6
-    assert survey.seen() is not first
+    assert survey.seen(wait=False) is first, "who shows them beside other things does not need them so fresh"
+    second = survey.seen()
+    assert second is not first
+    now += 61
     assert series_health(survey, Snapshot()) == []
+    eventually(lambda: survey.seen(wait=False) is not second)
 
 
 def test_what_cannot_be_read_is_unknown_and_hides_nothing(tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ def page_of(seen: Seen, **asked: Any) -> str:
         loads=loads, sampler=SimpleNamespace(watch=lambda: cluster(60), snapshot=cluster(60))
     )
     request = Request({"type": "http", "path": "/loads", "headers": [], "query_string": b"", "method": "GET"})
-    return bytes(LoadPages(console, Renderer(console, "0")).series(request, **asked).body).decode()
+    return bytes(LoadPages(console, Renderer(console, "0"), Tables()).series(request, **asked).body).decode()
 
 
 def test_a_list_of_thousands_is_cut_into_pages_and_its_counts_agree() -> None:

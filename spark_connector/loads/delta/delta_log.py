@@ -242,9 +242,9 @@ class DeltaCommitLog(TableLog):
         records = [record for record in map(self._record_of, table.history(limit)) if record is not None]
         return {record.id.sequence: record for record in records if record.id.group == self._group}
 
-    def loads_by_version(self, table: DeltaTable) -> dict[int, str]:
-        """Version of the table → id of the group's load, or rewind, that made it."""
-        found = ((int(commit["version"]), self._record_of(commit)) for commit in table.history())
+    def loads_by_version(self, table: DeltaTable, most: int | None = None) -> dict[int, str]:
+        """Version of the table → id of the group's load, or rewind, that made it, of the newest `most` versions."""
+        found = ((int(commit["version"]), self._record_of(commit)) for commit in table.history(most))
         return {version: one.load_id for version, one in found if one is not None and one.id.group == self._group}
 
     def _record_of(self, commit: dict[str, Any]) -> LoadRecord | None:

@@ -55,7 +55,7 @@ from spark_connector.loads.record import (
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.rewind import standing
 from spark_connector.loads.table import ROW_SCHEMA, first_line
-from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import StorageOutput, TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFiles
@@ -231,6 +231,17 @@ class DeltaDestination(LakeDestination[DeltaTable]):
                 f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
             )
         super().check_rewind(rewind)
+
+    def versions(self, most: int) -> list[TableVersion]:
+        table = self.log.table()
+        commits = [] if table is None else table.history(most)
+        loads = {} if table is None else self.log.loads_by_version(table, most)
+        return [
+            TableVersion(
+                str(one["version"]), one.get("timestamp", -1), one.get("operation", ""), loads.get(one["version"], "")
+            )
+            for one in reversed(commits)
+        ]
 
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
         return snapshot_of(self.log, self.output, partitions, version)

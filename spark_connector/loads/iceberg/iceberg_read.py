@@ -43,11 +43,11 @@ class IcebergScan:
     schema: str = field(repr=False)
     properties: Mapping[str, str] = field(repr=False)
 
-    def read(self, file: TableFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, file: TableFile, columns: Sequence[str], few: int = 0) -> Iterator[pa.RecordBatch]:
         metadata, schema = _parsed(self.metadata, self.schema)
         there = [name for name in columns if name in {one.name for one in schema.fields}]
         io = load_file_io(dict(self.properties), metadata.location)
-        for batch in read_file(metadata, io, schema.select(*there), pickle.loads(file.task)):
+        for batch in read_file(metadata, io, schema.select(*there), pickle.loads(file.task), few):
             for start in range(0, batch.num_rows, _ROWS):
                 yield batch.slice(start, _ROWS)
 

@@ -21,19 +21,23 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import IcebergType, ListType, MapType, StructType
 
 from broker.errors import ConfigError
+from spark_connector.loads.table_snapshot import BUFFER
 from spark_connector.loads.tasks.required import fitted, relaxed
 
 _FIELD_ID = b"PARQUET:field_id"
 _ROWS = 65_536  # of a batch
 
 
-def read_file(metadata: TableMetadata, io: FileIO, schema: Schema, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+def read_file(
+    metadata: TableMetadata, io: FileIO, schema: Schema, task: FileScanTask, few: int = 0
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file in the columns of `schema`, which is the table's or a part of it; without deleted rows.
+    `few`: as `TableScan.read` has it.
 
     Raises ConfigError for a file with delete files that cannot be read without loss, and OSError.
     """
     with io.new_input(task.file.file_path).open() as source:
-        file = pyarrow.parquet.ParquetFile(source)
+        file = pyarrow.parquet.ParquetFile(source, buffer_size=BUFFER if few else 0)
         there = {number: at for at, field in enumerate(file.schema_arrow) if (number := _id_of(field)) is not None}
         if task.delete_files or _is_by_other_means(metadata, schema, there):
             yield from _by_pyiceberg(metadata, io, schema, task)
@@ -41,7 +45,7 @@ def read_file(metadata: TableMetadata, io: FileIO, schema: Schema, task: FileSca
         target = [relaxed(_small(field)) for field in schema_to_pyarrow(schema, include_field_ids=True)]
         plain = pa.schema([_small(field) for field in schema_to_pyarrow(schema, include_field_ids=False)])
         wanted = [file.schema_arrow[there[number]].name for field in target if (number := _id_of(field)) in there]
-        for batch in file.iter_batches(_ROWS, columns=wanted):
+        for batch in file.iter_batches(few or _ROWS, columns=wanted):
             found = {_id_of(field): column for field, column in zip(batch.schema, batch.columns, strict=True)}
             columns = [_projected(found.get(_id_of(field)), field, batch.num_rows) for field in target]
             yield from fitted(pa.table(columns, schema=pa.schema(target)), plain).to_batches()

@@ -41,7 +41,7 @@ from spark_connector.loads.record import LoadError, LoadFile, LoadRange, LoadRec
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.shared_path import is_local
 from spark_connector.loads.table import ROW_SCHEMA
-from spark_connector.loads.table_snapshot import TableSnapshot
+from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.task_output import TaskOutput
 from spark_connector.loads.tasks.written_file import WrittenFiles
@@ -186,6 +186,15 @@ class IcebergDestination(LakeDestination[Table]):
 
     def snapshot(self, partitions: Collection[TopicPartition], version: str | None = None) -> TableSnapshot:
         return snapshot_of(self.log, self.url, version)
+
+    def versions(self, most: int) -> list[TableVersion]:
+        table, found = self.log.table(), []
+        for one in [] if table is None else table.metadata.snapshots[-most:]:
+            record = self._record_of(one)
+            load_id = record.load_id if record is not None and record.id.group == self._group else ""
+            what = one.summary.operation.value if one.summary else ""
+            found.append(TableVersion(str(one.snapshot_id), one.timestamp_ms, what, load_id))
+        return found
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return plain_error(self.url, error)
