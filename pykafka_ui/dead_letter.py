@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.client.dead_letter_headers import ATTEMPTS, ERROR, ORIGIN
 from broker.records.record import Header
@@ -15,8 +14,7 @@ _LONGEST: Final = 1_000
 _LONGEST_NUMBER: Final = 19
 
 
-@dataclasses.dataclass(frozen=True)
-class DeadLetter:
+class DeadLetter(NamedTuple):
     """`why` and `by` are words for people; "" if nothing says it. `topic`, `partition`, `offset`: where the record was
     first, "" and -1 if nothing says it."""
 

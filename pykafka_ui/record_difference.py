@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pykafka_ui.records_query import Row
 from pykafka_ui.values import ShownValue
@@ -16,8 +15,7 @@ MOST_LINES: Final = 1_000
 """Of a value that are compared."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """What both have at `name`, as text; None where one has nothing there."""
 
     name: str
@@ -73,12 +71,8 @@ def _by_line(left: str, right: str) -> list[Difference]:
     found = []
     for _, begin, end, other, until in difflib.SequenceMatcher(None, ours, theirs).get_opcodes():
         pairs = itertools.zip_longest(range(begin, end), range(other, until))
-        found += [
-            Difference(
-                f"line {(here if here is not None else there or 0) + 1}",
-                None if here is None else ours[here],
-                None if there is None else theirs[there],
-            )
-            for here, there in pairs
-        ]
+        for here, there in pairs:
+            line = (here if here is not None else there or 0) + 1
+            texts = (None if at is None else of[at] for of, at in ((ours, here), (theirs, there)))
+            found.append(Difference(f"line {line}", *texts))
     return found

@@ -63,11 +63,13 @@ class RecordPages:
         try:
             with self._console.records(asked.at_most(_MOST_SHOWN)) as found:
                 more = self._followed(asked, found.page, seen, passed) if live and asked.start is From.END else {}
-                return self._records(request, asked, found, against=against, **more)
+                return self._records(request, asked, found, against, **more)
         except PykafkaError as error:
             if asked.topic not in self._console.sampler.watch().topics:
                 raise
-            return self._records(request, asked, None, problem=error)
+            status = status_of(error)
+            every = 5 if status >= 500 else 0
+            return self._records(request, asked, None, against, status=status, problem=str(error), every=every)
 
     def _followed(self, asked: RecordsQuery, page: Page, seen: str, passed: int) -> dict[str, Any]:
         """A live page asks for the newest records once a second; what came in between and did not fit is counted."""
@@ -78,23 +80,13 @@ class RecordPages:
         return {"live": True, "every": 1, "address": address, "passed": passed if is_counted else None}
 
     def _records(
-        self,
-        request: Request,
-        asked: RecordsQuery,
-        found: FoundRecords | None,
-        *,
-        against: str = "",
-        problem: PykafkaError | None = None,
-        **more: Any,
+        self, request: Request, asked: RecordsQuery, found: FoundRecords | None, against: str, **more: Any
     ) -> Response:
-        status = status_of(problem) if problem else 200
         rows = found.rows if found else []
         shown: dict[str, Any] = {
             "live": False,
             "passed": None,
-            "every": 5 if status >= 500 else 0,
-            "status": status,
-            "problem": str(problem or ""),
+            "every": 0,
             "topic": asked.topic,
             "asked": asked,
             "found": found,
@@ -104,7 +96,7 @@ class RecordPages:
             "spark": found.spark(self._console.bootstrap) if found and rows else "",
             "curl": f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
         }
-        return self._render(request, "records.html", **{**shown, **more})
+        return self._render(request, "records.html", **shown | more)
 
     def _became(self, topic: str, row: Row) -> dict[str, Any]:
         """Where the record went. Places of loads are read for it, so only a page of one record tells."""

@@ -14,8 +14,6 @@ from typing import Any, Final, NamedTuple
 
 import fastavro
 import pyarrow as pa
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message_factory import GetMessageClass
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
@@ -25,6 +23,7 @@ from spark_connector.formats.avro_resolver import resolve
 from spark_connector.formats.avro_schema import AvroType, parse_avro, takes_no_bytes
 from spark_connector.formats.frames import confluents
 from spark_connector.formats.protobuf_descriptors import message_at, message_of, schema_of_registry
+from spark_connector.formats.protobuf_rows import as_json
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import FRAME, MOST_LEVELS, AvroSchema, ProtobufFiles, ProtobufSchema
@@ -127,16 +126,13 @@ def _deep_column(own: AvroType) -> pa.DataType:
 
 
 def _protobuf_reader(files: ProtobufFiles) -> Read:
-    """Fields by the names of the .proto file; one that is not set and has no presence is shown with its default."""
     schema, framing = schema_of_registry(files, None), confluents("value", "protobuf")
-    classes: dict[Hashable, Any] = {}
+    messages: dict[Hashable, Any] = {}
 
     def read(value: bytes) -> Any:
         place, begin = framing.message(value, FRAME)
-        if place not in classes:
-            named = ProtobufSchema(schema.descriptors, message_at(schema, place))
-            classes[place] = GetMessageClass(message_of(named))
-        message = classes[place].FromString(value[begin:])
-        return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        if place not in messages:
+            messages[place] = message_of(ProtobufSchema(schema.descriptors, message_at(schema, place)))
+        return as_json(messages[place], value, begin)
 
     return read

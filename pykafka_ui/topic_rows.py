@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
 from broker.client.group_descriptions import GroupLag
@@ -12,7 +13,7 @@ from pykafka_ui.history import Point
 from pykafka_ui.render import kept_text, size_text
 from pykafka_ui.snapshot import Snapshot, Topic
 
-STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader"}
+STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader", "in-sync": "in sync"}
 """As an address says it → the state of a partition."""
 _POINTS: Final = 30
 """Of a sparkline: more of them are finer than a screen."""
@@ -50,11 +51,6 @@ class TopicRow:
 def topic_keys(console: Console, seen: Snapshot) -> dict[str, Callable[[Topic], Any]]:
     """By what a list of topics can be sorted; what is not known is the least."""
     rate = console.sampler.last_rate
-
-    def lag(one: Topic) -> int:
-        known = reading_of(seen, one.name).lag
-        return -1 if known is None else known
-
     return {
         "name": lambda one: one.name,
         "partitions": lambda one: len(one.partitions),
@@ -63,7 +59,7 @@ def topic_keys(console: Console, seen: Snapshot) -> dict[str, Callable[[Topic], 
         "size": lambda one: one.size + (one.archived or 0),
         "rate": lambda one: -1 if (known := rate("records", one.name)) is None else known,
         "groups": lambda one: len(seen.readers_of(one.name)),
-        "lag": lag,
+        "lag": lambda one: -1 if (known := reading_of(seen, one.name).lag) is None else known,
         "state": lambda one: -one.not_in_sync,
     }
 
@@ -118,9 +114,6 @@ def shares(size: int, archived: int | None) -> list[tuple[str, float, str]]:
 def thinned(points: Sequence[Point]) -> list[float | None]:
     """At most `_POINTS`, each the mean of some neighbours; a gap where none of them is known."""
     step = -(-len(points) // _POINTS) or 1
-    return [_mean([value for _, value in points[at : at + step]]) for at in range(0, len(points), step)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    parts = (points[at : at + step] for at in range(0, len(points), step))
+    known = ([value for _, value in part if value is not None] for part in parts)
+    return [fmean(values) if values else None for values in known]

@@ -114,7 +114,7 @@ def test_topics_are_sorted_and_internal_ones_hidden(tab: Tab, flights: str) -> N
     expect(page.get_by_role("columnheader", name="Records ≤")).to_have_attribute("aria-sort", "ascending")
     page.get_by_role("columnheader", name="Records ≤").get_by_role("link").click()
     expect(page.get_by_role("columnheader", name="Records ≤")).to_have_attribute("aria-sort", "descending")
-    counts = [int(text.replace(",", "")) for text in page.locator("tbody tr td:nth-child(4)").all_inner_texts()]
+    counts = [int(text.replace(",", "")) for text in page.locator("tbody tr td:nth-child(8)").all_inner_texts()]
     assert counts == sorted(counts, reverse=True)
 
 
