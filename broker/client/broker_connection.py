@@ -242,8 +242,9 @@ class BrokerConnection(AutoCloseable):
         Raises AuthenticationFailed, and what `request` raises; the connection is of no use then.
         """
         if self._login is not None:
+            asked = time.monotonic()  # the broker counts from its answer, which may come late
             lifetime_ms = log_in(self._login, self.request, self.host, self.address)
-            self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
+            self._login_expires = asked + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
 
     def _open(self, connect: Dial, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._socket = connect()

@@ -60,7 +60,9 @@ def console(denying: Denying, *rights: Right) -> Iterator[Get]:
     try:
         made.sampler.watch(groups=True)
         eventually(lambda: all(look.count for look in made.sampler._looks))
-        made.sampler.look_again()
+        looked = [look.count for look in made.sampler._looks]
+        made.sampler.look_again()  # waits a moment only
+        eventually(lambda: all(look.count > before for look, before in zip(made.sampler._looks, looked, strict=True)))
         yield lambda path: asyncio.run(_get(app, path))
     finally:
         made.stop()
