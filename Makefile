@@ -142,7 +142,7 @@ format: $(VENV)/.test-installed
 
 docs: $(VENV)/.docs-installed
 	$(BIN)/python docs/images/draw.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	PYTHONDONTWRITEBYTECODE=1 NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 reference: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.reference_pages

@@ -72,7 +72,7 @@ def run_failover(scale: float = 1.0) -> Iterator[Row]:
     """Three brokers each: the longest pause of a writer with acks=all and of a reader when a leader is killed."""
     pauses: dict[str, list[tuple[float, float]]] = {"ours": [], "theirs": []}
     for _ in range(max(1, round(KILLS * scale))):
-        for side, start in (("ours", _ours), ("theirs", _theirs)):
+        for side, start in (("ours", _ours), ("theirs", apache_kafka)):
             with start(3) as target:
                 pauses[side].append(_pause_at_kill(target))
     ours, theirs = (list(zip(*pauses[side], strict=True)) for side in ("ours", "theirs"))
@@ -96,7 +96,7 @@ def _pause_at_kill(target: ClusterTarget) -> tuple[float, float]:
 
 def _beside(brokers: int, groups: Iterable[Mapping[str, Case]]) -> Iterator[Row]:
     """Medians of rounds, of every unit of every case. A group begins with an empty topic."""
-    with _ours(brokers) as ours, _theirs(brokers) as theirs:
+    with _ours(brokers) as ours, apache_kafka(brokers) as theirs:
         for cases in groups:
             seen: dict[str, list[list[Figures]]] = {name: [[], []] for name in cases}
             for turn in range(TO_WARM_UP + ROUNDS):
@@ -128,7 +128,7 @@ def _ours(brokers: int) -> Iterator[ClusterTarget]:
 
 
 @contextlib.contextmanager
-def _theirs(brokers: int) -> Iterator[ClusterTarget]:
+def apache_kafka(brokers: int) -> Iterator[ClusterTarget]:
     """An Apache Kafka of so many nodes, each its own controller; raises where no command starts one."""
     if not START:
         raise SystemExit("PYKAFKA_BENCH_KAFKA_START is not set; set it to a command that starts a node of Apache Kafka")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import statistics
 import tempfile
@@ -20,6 +21,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 
 from bench import spark_cost_bench
+from bench.beside_kafka import START, apache_kafka
+from bench.empty_source import Nowhere
 from bench.load_bench import Place, Topic, first_load, load_all, seconds_of, spark_write
 from bench.measure import Row, broker_target
 from bench.spark_common import (
@@ -167,7 +170,7 @@ def run_writes(scale: float = 1.0) -> Iterator[Row]:
 
 
 def run_first_writes(scale: float = 1.0) -> Iterator[Row]:
-    """The same as the first work of a session, without the session's start."""
+    """The same as the first work of a session, without the session's start; and what Python's part takes at least."""
     with _sides() as sides:
         for size, most in WRITTEN.items():
             rows = int(most * scale)
@@ -175,10 +178,10 @@ def run_first_writes(scale: float = 1.0) -> Iterator[Row]:
             def first(format: str, bootstrap: str, size: int = size, rows: int = rows) -> float:
                 return in_a_fresh_session(sides.directory, "bench.write_first", format, bootstrap, str(size), str(rows))
 
-            ours, theirs = alternate(
-                FIRST_ROUNDS, lambda: first("pykafka", sides.ours), lambda: first("kafka", sides.theirs)
-            )
+            ways = [*sides.ways, (Nowhere.name(), sides.ours)]
+            ours, theirs, floor = alternate(FIRST_ROUNDS, *(functools.partial(first, *way) for way in ways))
             yield _row(f"first write of a session, {rows:,} × {size} B", rows, ours, theirs)
+            yield _row("… of a Python sink that throws the rows away", rows, floor, theirs)
 
 
 def run_typed(scale: float = 1.0) -> Iterator[Row]:
@@ -199,22 +202,46 @@ def run_typed(scale: float = 1.0) -> Iterator[Row]:
 
 
 def run_micro_batches(scale: float = 1.0) -> Iterator[Row]:
-    """The median micro-batch of a record in each partition, and what of it Spark's checkpoint takes."""
+    """The median micro-batch, and what of it Spark's checkpoint takes, at our broker and at an Apache Kafka; beside it
+    that of a source of Spark's that makes its rows itself.
+
+    Once records arrive all the time, every 10 ms in each partition, and once a record in each only when the batch
+    before is done. In between Spark's own source asks for more at the end of a batch, and waits behind that question
+    for the first and last offsets: `fetch.max.wait.ms` for each partition, as a broker answers a connection in order.
+    """
     batches = max(int(spark_cost_bench.BATCHES * scale), spark_cost_bench.LEAST_BATCHES)
-    with _sides() as sides, bench_session() as spark:
-        topic = "beside-stream"
-        for servers in {sides.ours, sides.theirs}:
+    with _sides() as sides, _apache_kafka(sides) as places, bench_session() as spark:
+        for (where, servers), steady in itertools.product(places.items(), (True, False)):
+            topic = f"beside-stream-{steady}".lower()
             _create(servers, topic)
-        taken: tuple[list[dict[str, int]], ...] = ([], [])
-        for _ in range(max(1, round(spark_cost_bench.MICRO_BATCH_ROUNDS * scale))):
-            for (format, servers), found in zip(sides.ways, taken, strict=True):
-                frame = spark.readStream.format(format).options(**_where(servers, topic)).load()
-                found += durations_of_batches(frame, servers, topic, PARTITIONS, batches)
-        for what, parts in (("", ["triggerExecution"]), (", of it Spark's checkpoint", ["walCommit", "commitOffsets"])):
-            ours, theirs = (
-                statistics.median(sum(one.get(part, 0) for part in parts) for one in found) for found in taken
-            )
-            yield Row(f"micro-batch, {PARTITIONS} partitions, a record each{what}", ours, "ms", theirs)
+            read = spark.readStream
+            frames = [read.format(format).options(**_where(servers, topic)).load() for format, _ in sides.ways]
+            frames.append(read.format("rate-micro-batch").options(rowsPerBatch=PARTITIONS, numPartitions=1).load())
+            taken: list[list[dict[str, int]]] = [[] for _ in frames]
+            for _ in range(max(1, round(spark_cost_bench.MICRO_BATCH_ROUNDS * scale))):
+                for frame, found in zip(frames, taken, strict=True):
+                    found += durations_of_batches(frame, servers, topic, PARTITIONS, batches, steady=steady)
+            when = "records all the time" if steady else "a record each after the batch before"
+            for what, parts in (("", ["triggerExecution"]), (", Spark's checkpoint", ["walCommit", "commitOffsets"])):
+                case = f"micro-batch at {where}, {PARTITIONS} partitions, {when}{what}"
+                ours, theirs, floor = (
+                    statistics.median(sum(one.get(part, 0) for part in parts) for one in found) for found in taken
+                )
+                yield Row(case, ours, "ms", theirs)
+                yield Row(f"… of rate-micro-batch{what}", floor, "ms", theirs)
+
+
+@contextlib.contextmanager
+def _apache_kafka(sides: Sides) -> Iterator[dict[str, str]]:
+    """Servers by name: our broker's, and another Kafka's if the environment names or starts one."""
+    places = {"our broker": sides.ours}
+    if sides.theirs != sides.ours:
+        yield places | {"their Kafka": sides.theirs}
+    elif not START:
+        yield places
+    else:
+        with apache_kafka(1) as target:
+            yield places | {target.name: target.bootstrap}
 
 
 def _where(servers: str, topic: str) -> dict[str, str]:

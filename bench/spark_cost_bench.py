@@ -124,14 +124,15 @@ def _micro_batches(spark: SparkSession, bootstrap: str, partitions: int) -> Iter
 
 
 def durations_of_batches(
-    frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int
+    frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int, *, steady: bool = False
 ) -> list[dict[str, int]]:
-    """What the parts of each micro-batch took, ms, by Spark's names; a record for each partition and batch."""
+    """What the parts of each micro-batch took, ms, by Spark's names; a record for each partition and batch, or
+    one every 10 ms if `steady`."""
     query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
     producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
     seen = 0
     while len(done := [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]) < batches:
-        if len(query.recentProgress) > seen or not seen:  # one record per partition and batch
+        if steady or len(query.recentProgress) > seen or not seen:
             seen = len(query.recentProgress)
             for partition in range(partitions):
                 producer.produce(fed_topic, b"x", partition=partition)

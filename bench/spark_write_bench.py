@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
+from bench.empty_source import Nowhere
 from bench.measure import Row, broker_target
 from bench.spark_common import PARTITIONS, alternate, bench_session, values
 from broker.client.admin import Admin
@@ -24,24 +22,6 @@ from broker.client.cluster import Cluster
 
 ROUNDS = 4
 CASES = [(100, 4_000_000), (1024, 800_000), (100, 200_000), (1024, 200_000)]
-
-
-class Nowhere(DataSource):
-    """The ceiling: takes Arrow batches and forgets them."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "nowhere_ceiling"
-
-    def writer(self, schema: StructType, overwrite: bool) -> NowhereWriter:
-        return NowhereWriter()
-
-
-class NowhereWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        for _ in iterator:
-            pass
-        return WriterCommitMessage()
 
 
 def run(scale: float = 1.0) -> Iterator[Row]:
@@ -70,7 +50,7 @@ def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterato
     *taken, best = alternate(
         ROUNDS,
         *(functools.partial(write_to_topic, frame, *way, topic) for way in ways.values()),
-        lambda: _write(frame, "nowhere_ceiling", {}),
+        lambda: _write(frame, Nowhere.name(), {}),
     )
     for way, seconds in zip(ways, taken, strict=True):
         what = f"batch write, {count:,} × {size} B with keys, {way}"

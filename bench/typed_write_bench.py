@@ -21,9 +21,9 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from bench.empty_source import Nowhere
 from bench.measure import Row, Target, broker_target
 from bench.spark_common import PARTITIONS, alternate_cpu, bench_session
-from bench.spark_write_bench import Nowhere
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from spark_connector.formats.avro_encoder import AvroEncoder

@@ -98,6 +98,8 @@ class Page:
     """For a page with `AT`."""
     is_complete: bool
     """Whether it was looked as far as the page's limit or the log reaches."""
+    ends: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """Of a page that ends somewhere: the offset by partition before which it looked."""
 
 
 class Readers:
@@ -263,6 +265,7 @@ class _Look:
             None if is_end else older,
             {tp.partition: begins[tp] for tp in self._tps} if any(begins[tp] < ends[tp] for tp in begins) else None,
             not is_cut_off and (len(shown) == self._query.limit or is_end),
+            {tp.partition: begins[tp] for tp in self._tps},
         )
 
     def _behind(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from fastapi import APIRouter, HTTPException
@@ -9,11 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import PykafkaError
+from pykafka_ui.broker_rows import broker_rows
 from pykafka_ui.console import Console
 from pykafka_ui.group_pages import by_lag
+from pykafka_ui.group_rows import GroupRow
+from pykafka_ui.health import Health, health_of, of_loads, of_transactions
+from pykafka_ui.lag_trend import RECENT_POINTS
+from pykafka_ui.loads.health import series_health
 from pykafka_ui.render import Renderer
 from pykafka_ui.settings_listing import settings_listing
-from pykafka_ui.snapshot import Topic
+from pykafka_ui.snapshot import Snapshot, Topic
 
 
 class ClusterPages:
@@ -36,6 +42,7 @@ class ClusterPages:
             (one for one in found.topics.values() if not one.internal), key=lambda one: -one.size - (one.archived or 0)
         )
         behind = sorted((one for one in found.groups.values() if one.behind.total), key=by_lag, reverse=True)
+        own = sum(GroupRow(one).is_folded for one in found.groups.values())
         return self._render(
             request,
             "overview.html",
@@ -43,13 +50,32 @@ class ClusterPages:
             busiest=busiest[:10],
             behind=behind[:10],
             unknown=sum(one.has_lag and one.behind.total is None for one in found.groups.values()),
+            health=self._health(found),
+            internal=sum(one.internal for one in found.topics.values()),
+            groups=None if "groups" in found.unseen else len(found.groups) - own,
+            own=own,
+            past=self._past,
             written=self._console.written(),
             read=self._rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
         )
 
+    def _past(self, kind: str, name: str) -> list[float | None]:
+        """Of the last hour, for a sparkline: `lag`, or a rate."""
+        history = self._console.sampler.history(kind)
+        return [value for _, value in (history.values if kind == "lag" else history.rate)(kind, name)]
+
+    def _health(self, seen: Snapshot) -> Health:
+        history = self._console.sampler.history("lag")
+        others = list(of_transactions(self._console.overdue_transactions()) if seen.at_ms and not seen.error else ())
+        if (loads := self._console.loads) is not None:
+            series = series_health(loads.survey, seen)
+            others += of_loads(series, is_whole=loads.survey.seen(wait=False).is_whole)
+        return health_of(seen, lambda group: history.values("lag", group, RECENT_POINTS), time.time(), others)
+
     def brokers(self, request: Request) -> Response:
-        return self._render(request, "brokers.html", seen=self._console.sampler.watch())
+        found = self._console.sampler.watch()
+        return self._render(request, "brokers.html", seen=found, rows=broker_rows(found))
 
     def broker(
         self, request: Request, broker_id: int, q: str = "", sort: str = "name", page: int = 1, changed: bool = False

@@ -23,7 +23,7 @@ class UiOptions:
     host: Annotated[str, option("Address to listen on.", "HOST")] = "127.0.0.1"
     auth: Annotated[str | None, option("A user, and the file with the password.", "USER:FILE")] = None
     token_file: Annotated[Path | None, option("File with a token that programs send as bearer.", "FILE")] = None
-    schema_registry: Annotated[str | None, option("Schema registry for Avro values.", "URL,…")] = None
+    schema_registry: Annotated[str | None, option("Schema registry that says how to decode values.", "URL,…")] = None
     loads: Annotated[
         list[str] | None, option("Directory or database URL#TABLE of loads; may be repeated.", "DIR|URL")
     ] = dataclasses.field(default=None, repr=False)

@@ -9,23 +9,24 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from broker.client.admin import Admin
-from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription
+from broker.client.admin_types import GroupDescription, LogDir, NewTopic, TransactionDescription, TransactionListing
 from broker.client.archive_status import archive_statuses
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
-from broker.client.partition_offsets import MAX_TIMESTAMP, list_offsets
+from broker.client.partition_offsets import list_offsets
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
 from broker.errors import BrokerError, PykafkaError
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.url_secrets import without_secrets
 from pykafka_ui.browse import Readers
 from pykafka_ui.history import HOUR_S, PastRates
 from pykafka_ui.loads.places import LoadPlaces
@@ -34,6 +35,8 @@ from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
+from pykafka_ui.snapshot import Topic
+from pykafka_ui.streams import Streams
 from pykafka_ui.v3.record_json import RecordToSend
 from pykafka_ui.values import Decoder
 
@@ -45,11 +48,14 @@ PATIENCE_MS = 5_000
 """How long a cluster that does not answer is asked. Somebody looks at an empty page meanwhile."""
 DELIVERED_S = 3 * PATIENCE_MS / 1000
 """A record that is not acknowledged then was given up: nobody writes it later."""
-FRESH_S, SELDOM_S = 3.0, 15.0
+FRESH_S, SELDOM_S, MINUTE_S = 3.0, 15.0, 60.0
 """So long an answer is shown without being asked for again, by whoever looks."""
-MOST_PARTITIONS = 100
-"""Of a topic whose newest record is looked for."""
+MOST_PARTITIONS = 500
+"""Of the topics of a page whose newest records are looked for."""
+_SHOWN = ("cleanup.policy", "retention.ms", "retention.bytes", "remote.storage.enable")
 OVERDUE_AFTER_MS = 60_000
+MOST_DESCRIBED = 20
+"""Transactions, one request each, for a page that only counts them."""
 LONGEST_MS = 900_000
 """Longer than any transaction may take by the broker's default (transaction.max.timeout.ms)."""
 
@@ -77,6 +83,13 @@ class OpenTransaction:
         """Whether its coordinator should have aborted it by now; it looks every ten seconds by default."""
         return self.age_ms > max(self.about.timeout_ms, 0) + OVERDUE_AFTER_MS
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """(ok, warn or bad; in words). One that is being ended waits for brokers that do not answer."""
+        if self.is_overdue:
+            return "bad", f"{self.about.state}, overdue"
+        return ("ok" if self.about.state == "Ongoing" else "warn"), self.about.state
+
 
 class Console:
     """Everything of one cluster. Thread-safe."""
@@ -88,6 +101,7 @@ class Console:
         self.patience_s = PATIENCE_MS / 1000
         self.sampler = Sampler(settings)
         self.loads = loads
+        self.streams = Streams()
         self._decoder = decoder
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
@@ -95,6 +109,7 @@ class Console:
         self._past = PastRates(self._cluster, lambda: self.sampler.snapshot)
         self._recent: Recent[Any] = Recent(FRESH_S)
         self._seldom: Recent[Any] = Recent(SELDOM_S)
+        self._minutely: Recent[list[OpenTransaction] | None] = Recent(MINUTE_S)
         self._producing = threading.Lock()
         self._to_produce = dataclasses.replace(
             settings, max_block_ms=PATIENCE_MS, delivery_timeout_ms=2 * PATIENCE_MS, allow_auto_create_topics=False
@@ -137,32 +152,40 @@ class Console:
             return past[-1]
         return known
 
-    def shown_settings(self, topic: str) -> dict[str, str]:
-        """Of a topic, for a page that shows more; {} where they cannot be had."""
+    def shown_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """How topics keep their records, with one question for a page of them. One of which it is not known is left
+        out."""
+        if self.sampler.snapshot.error or not topics:
+            return {}
+        try:
+            found = self._seldom.get(("shown", *topics), lambda: self._admin.describe_topic_configs(topics, _SHOWN))
+        except PykafkaError as error:
+            logger.debug("the settings of topics: %s", error)
+            return {}
+        return {name: {key: one.value or "" for key, one in of.items()} for name, of in found.items()}
+
+    def newest_ms(self, topics: Sequence[Topic]) -> dict[str, int]:
+        """The latest time of a record of each topic, -1 of an empty one. One of which a partition does not say it is
+        left out, and so are those beyond `MOST_PARTITIONS`."""
         if self.sampler.snapshot.error:
             return {}
-        try:
-            found = self._seldom.get(("shown", topic), lambda: self.topic_settings(topic))
-        except PykafkaError as error:
-            logger.debug("the settings of %s: %s", topic, error)
-            return {}
-        return {one.name: one.value or "" for one in found}
+        asked, partitions = [], 0
+        for one in topics:
+            partitions += len(one.partitions)
+            if partitions <= MOST_PARTITIONS:
+                asked.append(one)
 
-    def newest_ms(self, topic: str, partitions: int) -> int:
-        """The latest time of a record; -1 if there is none, or it is not known: of many partitions it is not asked."""
-        if partitions > MOST_PARTITIONS or self.sampler.snapshot.error:
-            return -1
+        def ask() -> dict[str, int]:
+            times = self.sampler.newest(TopicPartition(one.name, row.index) for one in asked for row in one.partitions)
+            by_topic: dict[str, list[int]] = {}
+            for tp, at in times.items():
+                by_topic.setdefault(tp.topic, []).append(at)
+            return {
+                one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0
+            }
 
-        def ask() -> int:
-            tps = {TopicPartition(topic, index): MAX_TIMESTAMP for index in range(partitions)}
-            found = list_offsets(self._cluster, tps, timeout_s=1.0)
-            return max((one.timestamp for one in found.values()), default=-1)
-
-        try:
-            return int(self._seldom.get(("newest", topic), ask))
-        except PykafkaError as error:  # a broker that is away, or too old
-            logger.debug("the newest record of %s: %s", topic, error)
-            return -1
+        newest: dict[str, int] = self._seldom.get(("newest", *(one.name for one in asked)), ask)
+        return newest
 
     @contextlib.contextmanager
     def records(self, asked: RecordsQuery) -> Iterator[FoundRecords]:
@@ -180,6 +203,9 @@ class Console:
 
     def broker_settings(self, broker_id: int) -> list[ConfigEntry]:
         return self._settings(ResourceType.BROKER, str(broker_id))
+
+    def group_settings(self, name: str) -> list[ConfigEntry]:
+        return self._settings(ResourceType.GROUP, name)
 
     def _settings(self, kind: ResourceType, name: str) -> list[ConfigEntry]:
         none: dict[str, ConfigEntry] = {}
@@ -229,9 +255,51 @@ class Console:
         found: list[ArchiveStatus] = self._seldom.get("archives", lambda: archive_statuses(self._admin))
         return found
 
+    def archive_store(self) -> str:
+        """Where the brokers' archive is, as one of them tells it; "" if none does."""
+        brokers = self.sampler.snapshot.brokers
+        if not brokers or self.sampler.snapshot.error:
+            return ""
+        try:
+            found = self._seldom.get("store", lambda: self.broker_settings(brokers[0].id))
+        except PykafkaError as error:
+            logger.debug("where the archive is: %s", error)
+            return ""
+        return next((without_secrets(one.value or "") for one in found if one.name == "archive.url"), "")
+
+    def oldest_ms(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The times of the first records, also in the archive; -1 without records. Of many partitions not asked."""
+        if len(tps) > MOST_PARTITIONS or self.sampler.snapshot.error:
+            return {}
+
+        def ask() -> dict[TopicPartition, int]:
+            try:
+                found = list_offsets(self._cluster, dict.fromkeys(tps, 0), timeout_s=1.0)
+            except PykafkaError as error:  # a broker, or the archive, is away: not asked again at once
+                logger.debug("the oldest records: %s", error)
+                return {}
+            return {tp: one.timestamp for tp, one in found.items()}
+
+        found: dict[TopicPartition, int] = self._seldom.get(("oldest", tuple(tps)), ask)
+        return found
+
     def open_transactions(self) -> list[OpenTransaction]:
         """The oldest first."""
         return self._kept("transactions", self._open_transactions)
+
+    def overdue_transactions(self) -> list[OpenTransaction] | None:
+        """Of those that are open for longer than any may; None where brokers do not tell. Looked for once a minute."""
+        try:
+            return self._minutely.get("overdue", self._overdue_transactions)
+        except PykafkaError as error:
+            logger.debug("overdue transactions: %s", error)
+            return None
+
+    def _overdue_transactions(self) -> list[OpenTransaction] | None:
+        listed = self._admin.list_transactions(states=["Ongoing"], running_longer_than_ms=LONGEST_MS)
+        if len(listed) > MOST_DESCRIBED:  # brokers before Kafka 3.8 list all that are open
+            return None
+        return [one for one in self._described(listed) if one.is_overdue]
 
     def hanging_transactions(self) -> list[OpenInPartition]:
         """Those that partitions wait for, although no coordinator knows them."""
@@ -262,8 +330,11 @@ class Console:
             raise
 
     def _open_transactions(self) -> list[OpenTransaction]:
+        return self._described(self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]))
+
+    def _described(self, transactions: Iterable[TransactionListing]) -> list[OpenTransaction]:
         found, now = [], int(time.time() * 1000)
-        for listed in self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]):
+        for listed in transactions:
             try:
                 about = self._admin.describe_transaction(listed.transactional_id)
             except BrokerError:

@@ -19,8 +19,10 @@ from broker.tools.client_options import parse_time
 from broker.tools.record_text import as_json_data
 from pykafka_ui import browse
 from pykafka_ui.browse import From, Page
+from pykafka_ui.dead_letter import DeadLetter, dead_letter
 from pykafka_ui.filters import RecordFilter, record_filter
 from pykafka_ui.values import As, Decoder, ShownValue
+from pykafka_ui.visible import visible
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
@@ -80,8 +82,7 @@ class RecordsQuery:
         if self.start is From.TIME:
             return in_range("at", parse_time("at", self.at[:40]))
         if self.start in (From.AT, From.BEFORE):
-            pairs = (one.partition(":") for one in self.at.split(",") if one)
-            return {number("at", index): number("at", offset) for index, _, offset in pairs}
+            return places_of("at", self.at)
         return 0
 
     def filter(self, decoder: Decoder) -> RecordFilter:
@@ -127,6 +128,12 @@ class Row:
     value: ShownValue
     headers: list[tuple[str, ShownValue]]
     state: str
+    dead_letter: DeadLetter | None
+
+    @property
+    def place(self) -> str:
+        """As an address names it, `P:OFFSET`."""
+        return f"{self.partition}:{self.offset}"
 
 
 class FoundRecords:
@@ -147,8 +154,9 @@ class FoundRecords:
                 one.record.timestamp,
                 decode(one.record.key),
                 decode(one.record.value, how),
-                [(name, decode(content)) for name, content in one.record.headers],
+                [(visible(name), decode(content)) for name, content in one.record.headers],
                 one.state,
+                dead_letter(one.record.headers),
             )
             for one in self.page.records
         ]
@@ -162,8 +170,13 @@ class FoundRecords:
     def newer(self) -> str | None:
         return self._other(From.AT, self.page.newer)
 
+    @property
+    def lasting(self) -> str:
+        """The parameters that show these records also when there are newer ones."""
+        return self._other(From.BEFORE, self.page.ends or None) or self.asked.address()
+
     def _other(self, start: From, at: Mapping[int, int] | None) -> str | None:
-        return None if at is None else self.asked.address(start=start, at=_pairs(at))
+        return None if at is None else self.asked.address(start=start, at=places_text(at))
 
     def documents(self) -> list[dict[str, Any]]:
         """One JSON object per record. Bytes that are not UTF-8 are `{"base64": …}`."""
@@ -189,8 +202,8 @@ class FoundRecords:
             "looked_at": self.page.looked_at,
             "complete": self.page.is_complete,
             "given_up": self.given_up,
-            "older": None if older is None else _pairs(older),
-            "newer": None if newer is None else _pairs(newer),
+            "older": None if older is None else places_text(older),
+            "newer": None if newer is None else places_text(newer),
         }
 
     def json_lines(self) -> bytes:
@@ -257,5 +270,11 @@ def in_range(name: str, value: int) -> int:
     return value
 
 
-def _pairs(at: Mapping[int, int]) -> str:
+def places_of(name: str, text: str) -> dict[int, int]:
+    """`P:OFFSET,…` by partition. Raises ConfigError that names the field."""
+    pairs = (one.partition(":") for one in text.split(",") if one)
+    return {number(name, index): number(name, offset) for index, _, offset in pairs}
+
+
+def places_text(at: Mapping[int, int]) -> str:
     return ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))

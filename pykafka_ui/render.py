@@ -5,9 +5,12 @@ Every number, size, duration and time of a page is written by a filter from here
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,15 +23,19 @@ from broker.tools.output import counted
 from pykafka_ui.access import own_path
 from pykafka_ui.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
+from pykafka_ui.visible import visible
 
 if TYPE_CHECKING:
     from pykafka_ui.console import Console
+
+STATIC = Path(__file__).parent / "static"
 
 
 class Renderer:
     def __init__(self, console: Console, version: str, *, allow_changes: bool = False) -> None:
         self._console = console
         self._templates = templates()
+        self._templates.globals["static"] = static_address
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None
 
@@ -54,10 +61,36 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    filters = (count, counted, size, segment, duration, moment, rate, setting, sparkline_path, spark_words, bar_places)
+    filters = (
+        count,
+        counted,
+        size,
+        segment,
+        duration,
+        moment,
+        rate,
+        setting,
+        ago,
+        visible,
+        sparkline_path,
+        spark_words,
+        bar_places,
+    )
     made.filters |= {one.__name__: one for one in filters}
-    made.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
+    made.filters["tojson_text"] = lambda data: visible(json.dumps(data, ensure_ascii=False))
     return made
+
+
+@functools.cache
+def static_version(name: str) -> str:
+    """Of the content of a static file: a new one is at a new address. "" if there is none."""
+    file = STATIC / name
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""
+
+
+def static_address(name: str) -> str:
+    """Of a static file, which a browser may keep for ever."""
+    return f"/static/{name}?v={static_version(name)}"
 
 
 def count(number: float | None) -> str:
@@ -105,6 +138,13 @@ def moment(ms: int, *, exact: bool = False) -> str:
     machine = moment_text(ms, exact=True).replace(" UTC", "Z").replace(" ", "T")
     shown = Markup('<time datetime="{}" title="{} ms since 1970">{}</time>')
     return shown.format(machine, ms, moment_text(ms, exact=exact))
+
+
+def ago(ms: int, now_ms: int) -> str:
+    """How long before `now_ms` a time is, "3 min ago", and in a hint the time; one that is to come is written out."""
+    if ms > now_ms + 60_000:
+        return moment(ms)
+    return _hinted(f"{duration_text(max(now_ms - ms, 0) / 1000)} ago", moment_text(ms, exact=True))
 
 
 def setting(name: str, value: str | None) -> str:

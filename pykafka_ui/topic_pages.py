@@ -1,4 +1,4 @@
-"""The pages of topics and of their records."""
+"""The pages of topics; those of records are in record_pages.py."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.errors import PykafkaError
+from broker.errors import ConfigError
 from pykafka_ui.console import Console
 from pykafka_ui.listing import ROWS, listing
-from pykafka_ui.records_query import DOWNLOADS, MOST_DOWNLOADED, AskedRecords, FoundRecords, RecordsQuery
 from pykafka_ui.render import Renderer, kept_text, segment
 from pykafka_ui.settings_listing import settings_listing
 from pykafka_ui.snapshot import Partition, Snapshot, Topic
-from pykafka_ui.status import status_of
-
-Key = Callable[[Any], Any]
-_MOST_SHOWN = 500
+from pykafka_ui.topic_rows import STATES, badges, reading_of, shares, topic_keys, topic_rows
 
 
 class TopicPages:
     def __init__(self, console: Console, render: Renderer) -> None:
         self._console = console
         self._render = render.page
-        self._rate = console.sampler.last_rate
 
     def router(self) -> APIRouter:
         pages = APIRouter(include_in_schema=False)
         pages.add_api_route("/topics", self.topics)
         pages.add_api_route("/topics/{name}", self.topic)
         pages.add_api_route("/topics/{name}/settings", self.topic_settings)
-        pages.add_api_route("/topics/{name}/records", self.records)
-        pages.add_api_route("/topics/{name}/records.{ending}", self.download)
         return pages
 
     def topics(
-        self, request: Request, q: str = "", sort: str = "name", page: int = 1, internal: bool = False
+        self, request: Request, q: str = "", sort: str = "name", page: int = 1, internal: bool = False, state: str = ""
     ) -> Response:
-        found, rate = self._console.sampler.watch(), self._rate
+        """With a `state` also internal ones: the overview counts their partitions, too."""
+        if state and state not in STATES:
+            raise ConfigError(f"state={state[:40]}: expected {' or '.join(STATES)}")
+        found = self._console.sampler.watch(groups=True)
         rows = [
-            one for one in found.topics.values() if q.lower() in one.name.lower() and (internal or not one.internal)
+            one
+            for one in found.topics.values()
+            if q.lower() in one.name.lower()
+            and (internal or state or not one.internal)
+            and (not state or one.count_of(STATES[state]))
         ]
-        keys: dict[str, Callable[[Topic], Any]] = {
-            "name": lambda one: one.name,
-            "partitions": lambda one: len(one.partitions),
-            "replication": lambda one: one.replication,
-            "records": lambda one: -1 if one.records is None else one.records,
-            "size": lambda one: one.size + (one.archived or 0),
-            "rate": lambda one: rate("records", one.name) or 0,
-            "state": lambda one: -one.not_in_sync,
-        }
-        extra = (("internal", "1"),) if internal else ()
-        shown = listing("/topics", rows, keys, sort=sort, page=page, query=q, extra=extra)
-        rates = {one.name: rate("records", one.name) for one in shown.rows}
-        return self._render(request, "topics.html", seen=found, listing=shown, rates=rates, internal=internal)
+        extra = (("internal", "1" if internal else ""), ("state", state))
+        shown = listing("/topics", rows, topic_keys(self._console, found), sort=sort, page=page, query=q, extra=extra)
+        return self._render(
+            request,
+            "topics.html",
+            seen=found,
+            listing=shown,
+            rows=topic_rows(self._console, found, shown.rows),
+            shares=shares,
+            internal=internal,
+            asked_state=state,
+            partitions=sum(one.count_of(STATES[state]) for one in rows) if state else 0,
+        )
 
     def topic(self, request: Request, name: str, page: int = 1, sort: str = "partition") -> Response:
         found, one = self._topic(name)
@@ -68,17 +68,20 @@ class TopicPages:
             "state": lambda row: row.state,
         }
         shown = listing(f"/topics/{segment(name)}", one.partitions, keys, sort=sort, page=page)
-        groups = found.readers_of(name)[:ROWS]
+        settings = self._console.shown_settings([name]).get(name, {})
         return self._render(
             request,
             "topic.html",
             seen=found,
             topic=one,
             listing=shown,
-            groups=groups,
+            groups=found.readers_of(name)[:ROWS],
+            reading=reading_of(found, name),
             written=self._console.written(name),
-            newest_ms=self._console.newest_ms(name, len(one.partitions)),
-            kept=kept_text(self._console.shown_settings(name)),
+            newest_ms=self._console.newest_ms([one]).get(name),
+            kept=kept_text(settings),
+            badges=badges(one, settings),
+            shares=shares,
         )
 
     def topic_settings(
@@ -101,49 +104,3 @@ class TopicPages:
         if name not in found.topics:
             raise HTTPException(404 if found.at_ms else 503, f"There is no topic {name!r}.")
         return found, found.topics[name]
-
-    # --- records
-
-    def records(self, request: Request, asked: AskedRecords, *, live: bool = False) -> Response:
-        """With what was typed in the form, also when it cannot be shown."""
-        try:
-            with self._console.records(asked.at_most(_MOST_SHOWN)) as found:
-                return self._records(request, asked, found, live=live)
-        except PykafkaError as error:
-            if asked.topic not in self._console.sampler.watch().topics:
-                raise
-            return self._records(request, asked, None, live=False, problem=error)
-
-    def _records(
-        self,
-        request: Request,
-        asked: RecordsQuery,
-        found: FoundRecords | None,
-        *,
-        live: bool,
-        problem: PykafkaError | None = None,
-    ) -> Response:
-        status = status_of(problem) if problem else 200
-        return self._render(
-            request,
-            "records.html",
-            status=status,
-            problem=str(problem or ""),
-            topic=asked.topic,
-            asked=asked,
-            found=found,
-            rows=found.rows if found else [],
-            live=live,
-            every=1 if live else 5 if status >= 500 else 0,
-            spark=found.spark(self._console.bootstrap) if found and found.page.records else "",
-            curl=f"curl '{request.base_url}api/topics/{segment(asked.topic)}/records?{asked.address()}'",
-        )
-
-    def download(self, ending: str, asked: AskedRecords) -> Response:
-        if ending not in DOWNLOADS:
-            raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")
-        media_type, write = DOWNLOADS[ending]
-        attachment = f"attachment; filename*=UTF-8''{segment(asked.topic)}.{ending}"
-        with self._console.records(asked.at_most(MOST_DOWNLOADED)) as found:
-            content = write(found)
-        return Response(content, media_type=media_type, headers={"content-disposition": attachment})

@@ -5,43 +5,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
-import time
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
-import fastavro
-import pyarrow as pa
-
-from broker.errors import ConfigError
 from broker.tools.record_text import as_json_data
-from spark_connector.errors import ConnectorError
-from spark_connector.formats.avro_columns import column_of
-from spark_connector.formats.avro_program import Program
-from spark_connector.formats.avro_resolver import resolve
-from spark_connector.formats.avro_schema import AvroType, parse_avro, takes_no_bytes
-from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
-from spark_connector.formats.value_decoder import BadValue
-from spark_connector.formats.value_format import MOST_LEVELS, AvroSchema
+from pykafka_ui.looks_like import looks_like
+from pykafka_ui.registered_values import Decoded, RegisteredValues, schema_id
+from pykafka_ui.visible import visible
+from spark_connector.formats.schema_registry import SchemaRegistry
 
 MOST_SHOWN: Final = 20_000
 """Characters of a value on a page. The download has all of it."""
 _LARGEST_PARSED: Final = 256 << 10
 """Bytes of a JSON value. A larger one is shown as text: it would be cut anyway."""
+_TOO_LARGE: Final = f"larger than {_LARGEST_PARSED >> 10} KiB, so it is shown as text"
 _MOST_NODES: Final = 3_000
 _DEEPEST: Final = 40
 _HEX_WIDTH: Final = 16
-_FRAME: Final = 5
-_ASK_AGAIN_S: Final = 30.0
-"""After a schema registry did not answer. Each question takes a second or more then."""
 
 
 class As(StrEnum):
-    """How a value is shown; `AUTO` chooses by what it looks like."""
+    """How a value is shown; `AUTO` chooses by what it looks like. `AVRO`: by the registry, of whichever kind it is."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -52,13 +38,15 @@ class As(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class ShownValue:
-    """`kind`: null, text, json, avro or hex. `data` is the value of json and avro, None if it is too large to fold."""
+    """`kind`: null, text, json, avro, protobuf or hex. `data`: as JSON has it, None of text and bytes, and if it is too
+    large to fold. `looks`: what bytes may be that are shown as such, "" if nobody can tell."""
 
     kind: str
     text: str
     size: int
     data: Any = None
     note: str = ""
+    looks: str = ""
     is_cut: bool = False
     """Whether `text` is only the beginning."""
 
@@ -68,12 +56,10 @@ class ShownValue:
 
 
 class Decoder:
-    """With a schema registry, Avro values in Confluent's wire format are decoded by their writer's schema."""
+    """With a schema registry, values in Confluent's wire format are decoded by their writer's schema."""
 
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
-        self._registry = registry
-        self._readers: dict[int, Callable[[bytes], Any]] = {}
-        self._down_until = 0.0
+        self._registered = None if registry is None else RegisteredValues(registry)
 
     def decode(self, value: bytes | None, how: As = As.AUTO) -> ShownValue:
         if value is None:
@@ -82,95 +68,45 @@ class Decoder:
             return _hex(value)
         if how is As.TEXT:
             return _text(value)
-        if how is As.AVRO or (how is As.AUTO and self._registry is not None and _is_framed(value)):
-            data, note = self._avro(value)
-            if not note:
-                return _json(data, "avro", len(value))
+        note = ""
+        if how is As.AVRO or (how is As.AUTO and self._registered is not None and schema_id(value) is not None):
+            found = self._by_registry(value)
+            if not found.why:
+                return _json(found.data, found.kind, len(value))
+            note = found.why
             if how is As.AVRO:
                 return dataclasses.replace(_hex(value), note=note)
-        if len(value) > _LARGEST_PARSED:
-            return _text(value) if _is_text(value) else _hex(value)
-        if how is As.JSON or value[:1] in (b"{", b"["):
-            data, note = _parsed(value)
-            if not note:
+        if how is As.JSON or (value[:1] in (b"{", b"[") and len(value) <= _LARGEST_PARSED):
+            data, problem = _parsed(value) if len(value) <= _LARGEST_PARSED else (None, _TOO_LARGE)
+            if not problem:
                 return _json(data, "json", len(value))
             if how is As.JSON:
-                return dataclasses.replace(_text(value), note=note)
-        return _text(value) if _is_text(value) else _hex(value)
+                return dataclasses.replace(_text(value), note=problem)
+        return _text(value) if _is_text(value) else self._bytes(value, note)
+
+    def _bytes(self, value: bytes, note: str) -> ShownValue:
+        """With a hint of what they may be."""
+        looks = looks_like(value)
+        if looks and not note:
+            note = f"It looks like {looks}."
+            if schema_id(value) and self._registered is None:
+                note += " Start the console with --schema-registry URL to see the value."
+        return dataclasses.replace(_hex(value), note=note, looks=looks.partition(",")[0].partition(":")[0])
 
     def data(self, value: bytes | None) -> Any:
-        """The value as data, however large: Avro in the wire format of a registry, or JSON; else None."""
+        """The value as data, however large: in the wire format of a registry, or JSON; else None."""
         if value is None:
             return None
-        if self._registry is not None and _is_framed(value):
-            data, note = self._avro(value)
-            if not note:
-                return data
+        if self._registered is not None and schema_id(value) is not None:
+            found = self._registered.decode(value)
+            if not found.why:
+                return found.data
         return _parsed(value)[0]
 
-    def _avro(self, value: bytes) -> tuple[Any, str]:
-        """The data, and why there is none."""
-        if self._registry is None:
-            return None, "no schema registry was given: --schema-registry"
-        if not _is_framed(value):
-            return None, "it has not the wire format of a schema registry"
-        schema_id = int.from_bytes(value[1:_FRAME], "big")
-        if time.monotonic() < self._down_until:
-            return None, "the schema registry does not answer"
-        try:
-            if schema_id not in self._readers:
-                self._readers[schema_id] = _reader(self._registry.schema(schema_id))
-            return self._readers[schema_id](value), ""
-        except (UnknownSchema, ConfigError, BadValue) as error:
-            return None, str(error)
-        except ConnectorError as error:
-            self._down_until = time.monotonic() + _ASK_AGAIN_S
-            return None, str(error).partition("\n")[0]
-        except Exception as error:  # fastavro raises what it likes for bytes that are not of the schema
-            return None, f"not a value of schema {schema_id}: {type(error).__name__}: {str(error)[:200]}"
-
-
-def _reader(schema: AvroSchema) -> Callable[[bytes], Any]:
-    """fastavro shows dates, times and numbers as such. It must not read all schemas (`_is_flat`), and a logical type
-    that is invalid is no reason to show nothing (`Program`)."""
-    own = parse_avro(schema)
-    if _is_flat(own, {}):
-        with contextlib.suppress(Exception):  # it refuses what Avro says to ignore
-            named: dict[str, Any] = {}
-            for reference in schema.references:
-                fastavro.parse_schema(json.loads(reference), named_schemas=named)
-            parsed = fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
-            return lambda value: fastavro.schemaless_reader(io.BytesIO(value[_FRAME:]), parsed, None)
-    program = Program(resolve(own, own), _deep_column(own))
-    return lambda value: program.read(value, _FRAME)
-
-
-def _is_flat(one: AvroType, known: dict[AvroType, bool]) -> bool:
-    """Whether no type is within itself, where a value can be nested so deep that fastavro's C code ends the process,
-    and no array has items that take no bytes, of which a few bytes announce any number."""
-    if one not in known:
-        known[one] = False  # while it is open
-        within = [*one.branches, *(field.type for field in one.fields)]
-        if one.item is not None:
-            within.append(one.item)
-        is_endless = one.kind == "array" and takes_no_bytes(within[-1])
-        known[one] = not is_endless and all(_is_flat(inner, known) for inner in within)
-    return known[one]
-
-
-def _deep_column(own: AvroType) -> pa.DataType:
-    """With as many levels of what is recursive as make no column of too many fields."""
-    with contextlib.suppress(ConfigError):
-        return column_of(own, MOST_LEVELS)
-    found = column_of(own, 1)
-    with contextlib.suppress(ConfigError):
-        for levels in range(2, MOST_LEVELS):
-            found = column_of(own, levels)
-    return found
-
-
-def _is_framed(value: bytes) -> bool:
-    return len(value) >= _FRAME and value[0] == 0
+    def _by_registry(self, value: bytes) -> Decoded:
+        if self._registered is None:
+            return Decoded(None, why="no schema registry was given: --schema-registry")
+        return self._registered.decode(value)
 
 
 def _is_text(value: bytes) -> bool:
@@ -183,11 +119,8 @@ def _is_text(value: bytes) -> bool:
 
 def _text(value: bytes) -> ShownValue:
     shown = value[: 4 * MOST_SHOWN]
-    text = shown.decode(errors="replace")
-    visible = "".join(one if one.isprintable() or one in "\t\r\n" else f"\\x{ord(one):02x}" for one in text)
-    return ShownValue(
-        "text", visible[:MOST_SHOWN], len(value), is_cut=len(value) > len(shown) or len(visible) > MOST_SHOWN
-    )
+    text = visible(shown.decode(errors="replace"))
+    return ShownValue("text", text[:MOST_SHOWN], len(value), is_cut=len(value) > len(shown) or len(text) > MOST_SHOWN)
 
 
 def _hex(value: bytes) -> ShownValue:
@@ -208,12 +141,14 @@ def _parsed(value: bytes) -> tuple[Any, str]:
 
 def _json(data: Any, kind: str, size: int) -> ShownValue:
     try:
-        text = json.dumps(data, indent=2, ensure_ascii=False, default=plain)
+        text = visible(json.dumps(data, indent=2, ensure_ascii=False, default=plain))
         nodes = _count(data, 0)
     except (ValueError, RecursionError):
         return ShownValue(kind, "nested too deeply to be shown", size)
     is_cut = len(text) > MOST_SHOWN
-    return ShownValue(kind, text[:MOST_SHOWN], size, None if is_cut or nodes > _MOST_NODES else data, is_cut=is_cut)
+    if is_cut or nodes > _MOST_NODES:
+        return ShownValue(kind, text[:MOST_SHOWN], size, is_cut=is_cut)
+    return ShownValue(kind, text, size, data if kind == "json" else json.loads(text))
 
 
 def plain(value: Any) -> Any:

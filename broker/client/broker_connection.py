@@ -199,6 +199,16 @@ class BrokerConnection(AutoCloseable):
         return self._socket is None
 
     @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate ends, in Unix seconds; None without TLS, or if nobody has checked it."""
+        sock = self._socket
+        try:
+            told = sock.getpeercert() if isinstance(sock, ssl.SSLSocket) else None
+        except (ValueError, OSError):  # another thread has closed it
+            return None
+        return ssl.cert_time_to_seconds(str(told["notAfter"])) if told else None
+
+    @property
     def in_flight(self) -> int:
         """The number of requests without a response yet."""
         return len(self._sent)
@@ -232,8 +242,9 @@ class BrokerConnection(AutoCloseable):
         Raises AuthenticationFailed, and what `request` raises; the connection is of no use then.
         """
         if self._login is not None:
+            asked = time.monotonic()  # the broker counts from its answer, which may come late
             lifetime_ms = log_in(self._login, self.request, self.host, self.address)
-            self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
+            self._login_expires = asked + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
 
     def _open(self, connect: Dial, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._socket = connect()

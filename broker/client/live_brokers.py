@@ -39,6 +39,7 @@ class LiveBrokers:
         self._asked_at = 0.0
         self._witness: BrokerConnection | None = None
         self._connecting = Connecting()
+        self._closed = threading.Event()
         self.gone: set[Address] = set()
         """Brokers that were found to have left, and have not come back."""
 
@@ -55,7 +56,7 @@ class LiveBrokers:
         May take up to two seconds, if the broker that is asked is silent, too. Without a verdict it returns.
         """
         about, now = (host, port), time.monotonic()
-        if about not in self._advertised or not self._lock.acquire(blocking=False):
+        if self._closed.is_set() or about not in self._advertised or not self._lock.acquire(blocking=False):
             return  # another thread is asking, and this one asks again in a second
         try:
             if self._speaks_for_itself(about) or now - self._asked_at >= WATCH_EVERY_S:
@@ -67,10 +68,16 @@ class LiveBrokers:
                 raise ConnectionFailed(f"{host}:{port} has not answered, and {witness} says that it is gone")
         finally:
             self._lock.release()
+            if self._closed.is_set():
+                self.close()
 
     def close(self) -> None:
-        self._connecting.close()
-        self._drop()
+        """End the connections; a question that is under way in another thread ends its own after the answer."""
+        self._closed.set()
+        if self._lock.acquire(blocking=False):
+            self._connecting.close()
+            self._drop()
+            self._lock.release()
 
     def _ask(self, about: Address) -> set[Address]:
         try:

@@ -139,15 +139,30 @@ def known_offsets(cluster: Cluster, partitions: Iterable[TopicPartition], timest
     One attempt, by the metadata that the cluster has now. A partition without a leader hides no other one, and a broker
     that is gone costs one attempt to connect.
     """
+    return {tp: int(row.offset) for tp, row in _known_rows(cluster, partitions, timestamp).items()}
+
+
+def known_newest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The largest timestamp (ms) of a record in each partition, -1 in an empty one; asked for as `known_offsets` are.
+
+    Leaders before Kafka 3.0 do not know it.
+    """
+    return {tp: int(field(row, "timestamp", -1)) for tp, row in _known_rows(cluster, partitions, MAX_TIMESTAMP).items()}
+
+
+def _known_rows(cluster: Cluster, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, Any]:
     asked = dict.fromkeys(partitions, timestamp)
     isolation = isolation_id(cluster.settings.isolation_level)
-    found: dict[TopicPartition, int] = {}
+    found: dict[TopicPartition, Any] = {}
     for node, tps in cluster.known_leaders(asked).items():
         try:
+            connection = cluster.connection(node)
+            if timestamp == MAX_TIMESTAMP and connection.version(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
+                continue
             for start in range(0, len(tps), _AT_ONCE):
                 epochs = dict.fromkeys(tps[start : start + _AT_ONCE], NO_EPOCH)
-                rows = _list_offsets(cluster.connection(node), asked, epochs, isolation)
-                found.update((tp, int(row.offset)) for tp, row in rows.items() if row.error_code is ErrorCode.none)
+                rows = _list_offsets(connection, asked, epochs, isolation)
+                found.update((tp, row) for tp, row in rows.items() if row.error_code is ErrorCode.none)
         except PykafkaError as error:
             logger.debug("no offsets of the partitions that %s leads: %s", node.id, error)
     return found

@@ -245,6 +245,8 @@ class Log(RetainedLog):
             epoch_start = last_offset + 1
         if not self.config.remote_storage_enable:
             self._start = max(self._start, self._segments.first.base_offset)
+        if all(header.producer_id < 0 for _, header in run.batches):
+            return
         active, replay = self._segments.active, Replay(self.producers, now, self.aborted)
         moved_by = active.size - len(run.buffer) - run.start
         with self._undo_on_error(base_offset):

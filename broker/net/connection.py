@@ -33,6 +33,7 @@ from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
 from broker.net.response import EncryptedWriter, Part, Response, ResponseWriter
 from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
+from broker.net.steps import begin_step, end_step
 from broker.net.throttling import ThrottledResponse
 from broker.net.tls import TlsStream
 from broker.protocol.api_keys import ApiKey
@@ -155,8 +156,13 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._refuse(error)
             return
-        for frame in frames:
-            self._receive(frame, now)
+        if frames:
+            begin_step()
+            try:
+                for frame in frames:
+                    self._receive(frame, now)
+            finally:
+                end_step(self._loop)
         if self._reader.partial:
             if frames or not self._frame_since:
                 self._frame_since = now

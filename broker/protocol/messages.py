@@ -33,6 +33,7 @@ _RESPONSE = struct.Struct(">ii"), struct.Struct(">iix")
 """Length and correlation id, and the header's tagged fields, of which there are none."""
 _read_header = reader(RequestHeader)
 _MISSING: Any = object()
+_MILLISECOND = datetime.timedelta(milliseconds=1)
 _MALFORMED = (ValueError, LookupError, OverflowError, struct.error, MemoryError)
 
 _API_KEYS = {int(api): api for api in ApiKey}
@@ -317,5 +318,5 @@ def to_ms(value: datetime.timedelta | datetime.datetime | int | None) -> int:
     if isinstance(value, int):
         return value
     if isinstance(value, datetime.timedelta):
-        return value // datetime.timedelta(milliseconds=1)
-    return (value - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+        return value // _MILLISECOND
+    return (value - datetime.datetime.fromtimestamp(0, datetime.UTC)) // _MILLISECOND

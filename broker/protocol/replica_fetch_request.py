@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from broker.protocol.api_keys import ApiKey
@@ -55,8 +55,8 @@ def encode_replica_fetch(
     *,
     session_id: int,
     session_epoch: int,
-    positions: Iterable[FetchPosition],
-    forgotten: Iterable[tuple[uuid.UUID, int]] = (),
+    positions: Collection[FetchPosition],
+    forgotten: Collection[tuple[uuid.UUID, int]] = (),
 ) -> bytearray:
     """A request frame, length first; the correlation id is 0. `replica`: the follower's broker id and broker epoch.
     `forgotten` partitions leave the session (KIP-227)."""
@@ -69,8 +69,15 @@ def encode_replica_fetch(
         session_id,
         session_epoch,
     )
-    _add_topics(frame, ((position[0], _PARTITION.pack(*position[1:], 0)) for position in positions))
-    _add_topics(frame, ((topic_id, _INDEX.pack(partition)) for topic_id, partition in forgotten))
+    if len(positions) == 1:  # as mostly
+        (position,) = positions
+        frame += b"\x02" + position[0].bytes + b"\x02" + _PARTITION.pack(*position[1:], 0) + b"\0"
+    else:
+        _add_topics(frame, ((position[0], _PARTITION.pack(*position[1:], 0)) for position in positions))
+    if forgotten:
+        _add_topics(frame, ((topic_id, _INDEX.pack(partition)) for topic_id, partition in forgotten))
+    else:
+        frame += b"\x01"
     frame += _NO_RACK
     frame += _REPLICA.pack(1, _REPLICA_STATE_TAG, _REPLICA_STATE_SIZE, *replica, 0)
     _INDEX.pack_into(frame, 0, len(frame) - _INDEX.size)

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from broker.net.steps import after_step
+
 
 class Waiter(Protocol):
     """Waits for changes of a partition: a delayed fetch, or a partition of a fetch session."""
@@ -85,8 +87,8 @@ class WaitTimer:
 class DelayedFetch:
     """Waits until its partitions gained `missing_bytes`, one of them changed its leader, or `seconds` are over.
 
-    Counts from its creation, so that no append is missed. Then it calls `on_end` once, in the next turn of the event
-    loop: a request may append to several of the partitions.
+    Counts from its creation, so that no append is missed. Then it calls `on_end` once, at the end of the step: a
+    request may append to several of the partitions.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class DelayedFetch:
     def end(self) -> None:
         """End the wait. Idempotent."""
         if self._on_end is not None:
-            self._loop.call_soon(self._on_end)
+            after_step(self._on_end, self._loop)
             self.cancel()
 
     def cancel(self) -> None:

@@ -47,7 +47,7 @@ _JVM_FLAGS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-U
 # lives, no other process can get the server's pid.
 _DIES_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec 3<&-; exec "$@"'
 
-_START_TIMEOUT_S = 20.0
+_START_TIMEOUT_S = 60.0  # as a broker's; half a second on a quiet machine, more than 20 were seen on a busy one
 _STOP_TIMEOUT_S = 5.0
 _LOCK_TIMEOUT_S = 5.0
 _SUPERVISE_EVERY_S = 0.5

@@ -1,5 +1,6 @@
 """Makes the pictures of the documents: `python docs/images/draw.py`, which `make docs` runs, draws the figures as SVG,
-light and dark, and fails if the pictures of the console lack one of its tabs. `--console` takes those anew, in minutes.
+light and dark, and fails if the pictures of the console lack one of its tabs. `--console` takes those anew, in minutes,
+and writes the list of them into the page about the console.
 
 A figure is boxes and arrows (`overview`), a stack of layers (`layers`), or a sequence (`sequence`): columns that send
 each other messages, in order.
@@ -78,11 +79,20 @@ def sequence(columns: list[str], messages: list[Message], look: Colours, width: 
     return _svg(width, height, parts)
 
 
+DESTINATIONS: list[tuple[str, str, set[str]]] = [
+    ("Iceberg", "in a catalog", {"iceberg"}),
+    ("Delta", "disk, HDFS, S3", {"delta"}),
+    ("Files", "Parquet, JSON, …", {"parquet", "json", "orc", "avro"}),
+    ("Database", "through SQL", {"sql"}),
+]
+"""Of the overview: name, what it is, and the formats of loads that it stands for."""
+
+
 def overview(look: Colours) -> str:
     """The whole of pykafka."""
     parts = [
         _panel(20, 20, 250, 330, "Clients", look),
-        *_lines(45, 70, 200, ["any Kafka client", "producers, consumers, admin"], look),
+        *_lines(45, 70, 200, ["any Kafka client", "producers, consumers"], look),
         *_lines(45, 150, 200, ["pykafka console", "terminal and browser"], look),
         *_lines(45, 230, 200, ["PySpark", 'format("pykafka")', "read, stream, write, load"], look, height=90),
         _panel(380, 20, 250, 330, "Broker (or Apache Kafka)", look),
@@ -103,14 +113,15 @@ def overview(look: Colours) -> str:
     parts.append(f'<path d="M 195 350 V 372 H 840 V 348" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
     parts.append(f'<path d="M 840 341 l -5 9 h 10 z" fill="{look.strong}"/>')
     parts.append(_text(505, 366, "schemas by id", look.text))
-    parts.append(f'<path d="M 95 350 V 450 H 373" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
-    parts.append(_tip(380, 450, 1, look.strong))
-    parts.append(_text(238, 441, "exactly once", look.text))
-    parts.append(_panel(380, 394, 560, 112, "Loads: rows and offsets in one commit", look))
-    for row, name in enumerate(("Iceberg", "Delta", "files", "SQL")):
-        parts += _lines(400 + 132 * row, 436, 124, [name], look, height=32)
-    parts.append(_text(660, 494, "list, verify, rewind", look.faint))
-    return _svg(960, 520, parts)
+    parts.append(f'<path d="M 95 350 V 464 H 373" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
+    parts.append(_tip(380, 464, 1, look.strong))
+    parts.append(_text(238, 455, "exactly once", look.text))
+    parts.append(_panel(380, 394, 560, 150, "Loads: rows and offsets in one commit", look))
+    for row, (name, where, _) in enumerate(DESTINATIONS):
+        parts += _lines(397 + 133 * row, 436, 125, [name, where], look, height=56)
+    parts.append(_text(660, 515, "list, verify, rewind, compact; bad records in a table of their own", look.faint))
+    parts.append(_text(660, 533, "read by Spark, DuckDB, polars, pandas", look.faint))
+    return _svg(960, 558, parts)
 
 
 def _service(y: float, title: str, text: str, look: Colours) -> list[str]:
@@ -255,26 +266,59 @@ def pictures() -> dict[str, str]:
 
 # --- the console's pictures
 
-TABS_SHOWN = HERE / "console-tabs.json"
-"""The tabs that the console had when its pictures were taken."""
+TAKEN = HERE / "console-pictures.json"
+"""The tabs that the console had when its pictures were taken, and of each picture its name and what it shows."""
 _NAVIGATION = HERE.parents[1] / "pykafka_ui" / "templates" / "base.html"
+_PAGE = HERE.parent / "how-to" / "browser-console.md"
+_GALLERY = "## Pictures of its pages\n"
+
+
+def tabs() -> dict[str, str]:
+    """Name → address of the tabs that the console has."""
+    found = re.findall(r'\("(/\w*)", "(\w+)"\)', _NAVIGATION.read_text(encoding="utf-8"))
+    if not found:
+        sys.exit(f"no tab is found in {_NAVIGATION}: `tabs` in {__file__} is to read it as it is now")
+    return {name: path for path, name in found}
 
 
 def missing_tabs() -> list[str]:
     """The tabs of the console that its pictures do not show."""
-    shown = json.loads(TABS_SHOWN.read_text(encoding="utf-8"))
-    tabs = re.findall(r'\("/\w*", "(\w+)"\)', _NAVIGATION.read_text(encoding="utf-8"))
-    return [tab for tab in tabs if tab not in shown]
+    return [tab for tab in tabs() if tab not in json.loads(TAKEN.read_text(encoding="utf-8"))["tabs"]]
+
+
+def with_gallery(page: str) -> str:
+    """The page about the console, whose last part shows the pictures that the parts before do not show."""
+    before = page.partition(_GALLERY)[0]
+    shown = [f"{before}{_GALLERY}"]
+    for name, caption in json.loads(TAKEN.read_text(encoding="utf-8"))["pictures"].items():
+        file = f"../images/ui-{name}"
+        if f"{file}-light.png" not in before:
+            dark = f'<source media="(prefers-color-scheme: dark)" srcset="{file}-dark.png">'
+            light = f'<img alt="{escape(caption)}" src="{file}-light.png">'
+            shown.append(f"{caption}:\n\n<picture>\n  {dark}\n  {light}\n</picture>\n")
+    return "\n".join(shown)
+
+
+def take_console() -> None:
+    """Takes all pictures of the console, forgets those that it no longer has, and writes down which these are."""
+    sys.path.insert(0, str(HERE.parents[1]))
+    from tests.support.screenshots import take  # a cluster and a browser, which the figures do without
+
+    shown = tabs()
+    taken = take(HERE, shown)
+    for file in HERE.glob("ui-*.png"):
+        if file.stem.removeprefix("ui-").rpartition("-")[0] not in taken:
+            file.unlink()
+    written = json.dumps({"tabs": list(shown), "pictures": taken}, indent=1)
+    TAKEN.write_text(f"{written}\n", encoding="utf-8")
+    _PAGE.write_text(with_gallery(_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
     for file, svg in pictures().items():
         (HERE / file).write_text(svg, encoding="utf-8")
     if "--console" in arguments:
-        sys.path.insert(0, str(HERE.parents[1]))
-        from tests.support.screenshots import take  # a cluster and a browser, which the figures do without
-
-        TABS_SHOWN.write_text(json.dumps(take(HERE)) + "\n", encoding="utf-8")
+        take_console()
     if missing := missing_tabs():
         sys.exit(f"pictures of the console lack {', '.join(missing)}: run `make pictures`")
 

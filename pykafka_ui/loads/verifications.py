@@ -118,18 +118,22 @@ class Verifications:
                 self._running[1].terminate()
 
     def _follow(self, key: tuple[str, str], process: multiprocessing.process.BaseProcess, news: Connection) -> None:
+        last: VerificationState | None = None
         try:
             with news, contextlib.suppress(EOFError, OSError):  # it has ended, perhaps while it was speaking
                 while True:
-                    self._states[key] = news.recv()
+                    told: VerificationState = news.recv()
+                    if told.is_running:
+                        self._states[key] = told
+                    else:
+                        last = told  # shown when another one may begin: the end of its Spark takes a while
         finally:
             process.join()
             with self._lock:
-                state, why = self._states[key], "it was stopped"
+                state, why = last or self._states[key], "it was stopped"
                 if not self._stopped:
                     why = f"its process ended with {process.exitcode}; was there enough memory?"
-                if state.is_running:
-                    self._states[key] = replace(state, is_running=False, error=why)
+                self._states[key] = replace(state, is_running=False, error=why) if state.is_running else state
                 self._running, self._stopped = None, False
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Final
 
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.json_format import Error as JsonError
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from spark_connector.formats.protobuf_columns import EMPTY, Field, Message, is_zero
+from spark_connector.formats.protobuf_columns import EMPTY, Field, Message, Proto, is_zero
 from spark_connector.formats.protobuf_descriptors import without_maps
 from spark_connector.formats.value_decoder import BadValue
 
@@ -50,6 +53,24 @@ class RowReader:
             raise
         except (DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadValue(f"no message {self._message.proto.full_name}: {error}") from None
+
+
+def as_json(message: Proto, raw: bytes, begin: int = 0) -> Any:
+    """The message in `raw` from `begin` on as Protobuf's JSON, for people: fields by the names of the .proto file,
+    those without presence also with their default. Raises BadValue."""
+    try:
+        read = GetMessageClass(message).FromString(raw[begin:])
+        return MessageToDict(read, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    except (DecodeError, UnicodeDecodeError, RecursionError, JsonError, TypeError, ValueError) as error:
+        raise BadValue(f"no message {message.full_name}: {str(error)[:200]}") from None
+
+
+def field_numbers(raw: bytes) -> list[int]:
+    """Of a message of whatever type; none if the bytes are no message."""
+    try:
+        return [one.field_number for one in UnknownFieldSet(Empty.FromString(raw))]
+    except DecodeError:
+        return []
 
 
 def _check_required(read: Any) -> None:

@@ -107,6 +107,10 @@ class SchemaRegistry:
         """Where keys or values (`column`) of a format say which schema they are of. Raises ConfigError."""
         return confluents(column, format)
 
+    def kind(self, key: Key) -> str:
+        """The type of the schema of that id: AVRO, PROTOBUF, JSON. Raises UnknownSchema, ConnectorError."""
+        return _kind(self._known(key))
+
     def schema(self, key: Key) -> AvroSchema:
         """The Avro schema of that id. Raises UnknownSchema, ConnectorError."""
         return _of_avro(self._known(key))

@@ -29,8 +29,11 @@ MAX_BYTES = 1 << 20
 """Most bytes of keys, values and headers in one record batch; a larger row gets a batch of its own. The JVM copies each
 value three times, and a batch of this size stays in the cache of its core meanwhile."""
 
+DECODED_ROWS = 40_000
 DECODED_BYTES = 4 << 20
-"""The same where a decoder makes typed values of them, which has its price for each batch."""
+"""The same where a decoder makes typed values of them, which has its price for each batch, in Python and in the JVM.
+The first batch of a partition has MAX_ROWS at most. What it takes when it is decoded tells how many rows the next ones
+may have: no fewer than that, and no more than fit into DECODED_BYTES again, because the JVM holds a batch whole."""
 
 _TYPES = {
     "key": pa.binary(),
@@ -73,16 +76,21 @@ class BatchMaker:
             self.fields |= rows.fields
         if "timestamp" in self._columns:
             self.fields |= {"offset"}  # to name the record of a timestamp that does not fit
+        self._most_rows = MAX_ROWS
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
         """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes, or
-        DECODED_BYTES."""
+        DECODED_ROWS and DECODED_BYTES."""
         if self._rows is not None:
             columns = self._rows.apply(columns)
         whole = {name: _array(columns, name, tp) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
-        constants = _constants(tp)
-        for start, count in _slices(columns, MAX_BYTES if self._decoder is None else DECODED_BYTES):
+        most_bytes = MAX_BYTES if self._decoder is None else DECODED_BYTES
+        constants = _constants(tp, MAX_ROWS if self._decoder is None else DECODED_ROWS)
+        ends, start = _content_ends(columns), 0
+        while start < columns.num_rows:
+            fitting = int(np.searchsorted(ends, ends[start] + most_bytes, side="right")) - 1
+            count = min(max(fitting - start, 1), self._most_rows, columns.num_rows - start)
             arrays = [
                 whole[name].slice(start, count) if name in whole else constants[name].slice(0, count)
                 for name in self._columns
@@ -90,8 +98,11 @@ class BatchMaker:
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
             if self._decoder is not None:
                 batch = self._decoder.decode(batch)
+                fitting = batch.num_rows * DECODED_BYTES // max(batch.nbytes, 1)
+                self._most_rows = min(max(fitting, MAX_ROWS), DECODED_ROWS)
             if batch.num_rows:
                 yield batch
+            start += count
 
 
 def _array(columns: Columns, name: str, tp: TopicPartition) -> pa.Array:
@@ -116,35 +127,28 @@ def _out_of_range(columns: Columns, tp: TopicPartition) -> ConnectorError:
     )
 
 
-@functools.lru_cache(maxsize=64)
-def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
+@functools.lru_cache(maxsize=16)
+def _constants(tp: TopicPartition, rows: int) -> dict[str, pa.Array]:
     # From buffers: with a scalar or a list pyarrow imports pandas, which takes every new worker a third of a second.
     name = tp.topic.encode()
-    ends = np.arange(MAX_ROWS + 1, dtype=np.int32) * len(name)
+    ends = np.arange(rows + 1, dtype=np.int32) * len(name)
     return {
-        "topic": pa.StringArray.from_buffers(MAX_ROWS, pa.py_buffer(ends), pa.py_buffer(name * MAX_ROWS)),
+        "topic": pa.StringArray.from_buffers(rows, pa.py_buffer(ends), pa.py_buffer(name * rows)),
         "partition": pa.Array.from_buffers(
-            pa.int32(), MAX_ROWS, [None, pa.py_buffer(np.full(MAX_ROWS, tp.partition, np.int32))]
+            pa.int32(), rows, [None, pa.py_buffer(np.full(rows, tp.partition, np.int32))]
         ),
     }
 
 
-def _slices(columns: Columns, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """(first row, number of rows ≥ 1) of each batch."""
-    rows = columns.num_rows
-    ends = np.zeros(rows + 1, np.int64)
+def _content_ends(columns: Columns) -> Int64s:
+    """As `_end_bytes`, of keys, values and headers together."""
+    ends = np.zeros(columns.num_rows + 1, np.int64)
     for array in (columns.key, columns.value):
         if array is not None:
             ends += _end_bytes(array)
     if columns.headers is not None:
         ends += _end_bytes_of_headers(columns.headers)
-    start = 0
-    while start < rows:
-        begin = ends[start]
-        fitting = int(np.searchsorted(ends, begin + most_bytes, side="right")) - 1
-        stop = min(max(fitting, start + 1), start + MAX_ROWS, rows)
-        yield start, stop - start
-        start = stop
+    return ends
 
 
 def _end_bytes(array: pa.Array) -> Int64s:

@@ -28,7 +28,6 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.archive_plan import StoredRange
 from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
@@ -36,6 +35,7 @@ from spark_connector.worker_clients import keep_imports, worker_clients
 if TYPE_CHECKING:
     from spark_connector.formats.record_decoder import BadRecords  # fastavro behind it
     from spark_connector.formats.value_format import UnfitRows
+    from spark_connector.read.archive_plan import StoredRange  # the archive's files behind it
     from spark_connector.read.row_filter import RowFilter  # pyarrow.compute behind it
 
 logger = logging.getLogger("pykafka.spark")
@@ -69,13 +69,23 @@ def read_ranges(
     """
     keep_imports()
     reading = _Reading(options, ids, bad_records=bad_records, unfit=unfit)
-    for stored in (one for one in planned if isinstance(one, StoredRange)):
+    in_archive, left = _by_place(options, planned)
+    for stored in in_archive:
         yield from reading.stored(stored)
-    left = [one for one in planned if not isinstance(one, StoredRange)]
     if len(left) > 1:
         yield from _joined(reading.together(left))
     for one in left:
         yield from reading.one(one)
+
+
+def _by_place(options: SourceOptions, planned: Sequence[OffsetRange]) -> tuple[list[StoredRange], list[OffsetRange]]:
+    """The ranges that the archive's store has, which only a plan with an archive has, and those of brokers."""
+    if options.archive is None:
+        return [], [*planned]
+    from spark_connector.read.archive_plan import StoredRange
+
+    stored = [one for one in planned if isinstance(one, StoredRange)]
+    return stored, [one for one in planned if not isinstance(one, StoredRange)]
 
 
 def prefetch(
@@ -92,7 +102,7 @@ def prefetch(
     `cluster`: instead of the client that a worker process keeps. `bad_records` and `unfit` as in `read_ranges`;
     `bad_records` may also have got some if the result is None.
     """
-    if any(isinstance(one, StoredRange) for one in planned):
+    if _by_place(options, planned)[0]:
         return None
     try:
         rows = _Reading(options, ids, cluster, bad_records, unfit).at_once(planned)

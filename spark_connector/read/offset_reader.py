@@ -42,7 +42,6 @@ from spark_connector.options.selection import (
     format_partitions,
 )
 from spark_connector.options.value_sets import LOWEST, NO_END
-from spark_connector.read.archive_plan import StoredRange, stored_bytes_per_offset
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import BytesPerOffset, SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
@@ -185,6 +184,10 @@ class OffsetReader:
         """The ranges of each task. Asks brokers for sizes, unless every range has its own task anyway."""
         if len(ranges) <= max(self._options.min_partitions or 1, 1) or not self._options.min_bytes_per_partition:
             return [(one,) for one in ranges]
+        if self.archive is None:
+            return self._shared(ranges, self._bytes_per_offset(ranges))
+        from spark_connector.read.archive_plan import StoredRange, stored_bytes_per_offset
+
         stored = [one for one in ranges if isinstance(one, StoredRange)]
         live = [one for one in ranges if not isinstance(one, StoredRange)]
         return self._shared(stored, stored_bytes_per_offset(stored)) + self._shared(live, self._bytes_per_offset(live))

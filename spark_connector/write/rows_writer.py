@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from broker.client.batch_producer import BatchProducer
 from broker.client.broker_connection import BrokerConnection
@@ -200,7 +199,8 @@ class RowsWriter:
         return partitions, count
 
     def _partition_count(self, topic: str, rows: pa.Table) -> int:
-        largest = (pc.max(rows["partition"]).as_py() or 0) if "partition" in rows.schema.names else 0
+        asked = rows["partition"].drop_null().to_numpy() if "partition" in rows.schema.names else np.zeros(0, np.int32)
+        largest = int(asked.max(initial=0))
         # The topic may have grown since this process looked it up.
         return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
@@ -276,7 +276,7 @@ def partitions_of_rows(
     if "partition" in names:
         column = rows["partition"]
         asked = column.fill_null(-1).to_numpy()
-        wrong = ((asked < 0) | (asked >= partitions)) & pc.is_valid(column).to_numpy()
+        wrong = ((asked < 0) | (asked >= partitions)) & column.is_valid().to_numpy()
         if wrong.any():
             raise ConfigError(
                 f"Invalid partition given with record: {asked[wrong][0]} is not in the range [0...{partitions}) of "

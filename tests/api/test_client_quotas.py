@@ -380,9 +380,9 @@ def test_who_has_no_quota_is_not_counted(own: BrokerProcess, ask: Requests) -> N
 def test_the_time_of_the_broker_is_limited_by_one_sample(own: BrokerProcess, ask: Requests) -> None:
     alter(ask, {"client-id": "busy"}, {"request_percentage": 0.0001})
     with Requests(own.bootstrap, client_id="busy") as client:
+        begin, others = time.monotonic(), []  # the second is counted by the broker, from before its answer comes
         answer = client.metadata(version=9)
         assert to_ms(answer.throttle_time) == 1000
-        begin, others = time.monotonic(), []
         for _ in range(3):  # the best one counts: the machine may do something else
             asked = time.monotonic()
             ask.metadata()
@@ -449,8 +449,8 @@ def test_a_consumer_whose_time_is_used_up_gets_records_with_every_answer(own: Br
 def test_versions_without_a_throttle_time_wait_all_the_same(own: BrokerProcess, ask: Requests) -> None:
     alter(ask, {"client-id": "old"}, {"request_percentage": 0.0001})
     with Requests(own.bootstrap, client_id="old") as client:
-        client.metadata(version=1)
         begin = time.monotonic()
+        client.metadata(version=1)
         client.metadata(version=1)
         assert time.monotonic() - begin > 0.9
 

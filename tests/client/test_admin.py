@@ -68,6 +68,17 @@ def test_a_topic_is_created_listed_described_and_deleted(broker: Kafka, admin: A
     eventually(lambda: topic in refusal_of(admin, topic))
 
 
+def test_settings_of_many_topics_come_with_one_request(broker: Kafka, admin: Admin, topic: str) -> None:
+    names = [f"{topic}-{number}" for number in range(2)]
+    for name in names:
+        admin.create_topic(name, configs={"retention.ms": "5000"})
+        await_topics(broker.bootstrap, name)
+    found = admin.describe_topic_configs([*names, "no-such-topic"], ["retention.ms", "cleanup.policy"])
+    assert list(found) == names, "one that does not exist hides no other"
+    for of in found.values():
+        assert {key: one.value for key, one in of.items()} == {"retention.ms": "5000", "cleanup.policy": "delete"}
+
+
 def test_the_broker_chooses_what_is_not_given(broker: Kafka, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     await_topics(broker.bootstrap, topic)

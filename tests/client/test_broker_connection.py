@@ -7,9 +7,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from broker.client import broker_connection
 from broker.client.broker_connection import HIGHEST_USED, BrokerConnection, choose_version, usable_versions
 from broker.errors import (
     AuthenticationFailed,
@@ -286,6 +288,27 @@ def test_an_open_connection_is_usable_also_with_a_reply_under_way(connection: Br
     connection.send(ApiKey.METADATA, ALL_TOPICS)
     assert connection.usable
     connection.receive()
+
+
+def test_a_login_is_renewed_by_the_time_at_which_it_was_asked_for(
+    connection: BrokerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker hangs up by its own clock, however late its answer came."""
+    now = time.monotonic()
+
+    def log_in_late(*_: object) -> int:
+        nonlocal now
+        now += 40
+        return 100_000
+
+    monkeypatch.setattr(broker_connection, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(broker_connection, "log_in", log_in_late)
+    monkeypatch.setattr(connection, "_login", object())
+    connection.log_in()
+    now += 44
+    assert not connection.login_is_old
+    now += 2
+    assert connection.login_is_old
 
 
 def test_a_peer_that_takes_no_bytes_times_out() -> None:

@@ -231,7 +231,7 @@ def test_a_member_that_does_not_poll_loses_its_partitions_and_comes_back(
     broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic = make_topic(2)
-    properties = {**EAGER, "group.id": group, "max.poll.interval.ms": 300}
+    properties = {**EAGER, "group.id": group, "max.poll.interval.ms": 1500}
     with Consumer(broker.bootstrap, properties) as sleepy:
         sleepy.subscribe([topic])
         eventually(lambda: not sleepy.poll(0.05) and len(sleepy.assignment()) == 2)

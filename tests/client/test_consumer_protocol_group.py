@@ -92,7 +92,7 @@ def test_a_topic_that_comes_later_and_one_that_grows(
 
 def test_a_member_that_does_not_poll_leaves_and_comes_back(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, seen = make_topic(2), Seen()
-    with opened(broker, group, topic, seen, max_poll_interval_ms=1500) as consumer:
+    with opened(broker, group, topic, seen, max_poll_interval_ms=3000) as consumer:
         eventually(lambda: not consumer.poll(0.05) and len(consumer.assignment()) == 2)
         with member(broker, group, topic) as other:
             eventually(lambda: len(other.share) == 2)  # the first does not poll

@@ -78,7 +78,7 @@ def test_records_come_while_the_group_waits_for_another_member(
 
 def test_a_member_that_was_put_out_gives_everything_up(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, seen = make_topic(2), Seen()
-    with cooperative(broker, group, topic, seen, max_poll_interval_ms=1500) as consumer:
+    with cooperative(broker, group, topic, seen, max_poll_interval_ms=3000) as consumer:
         eventually(lambda: not consumer.poll(0.05) and len(consumer.assignment()) == 2)
         with member(broker.bootstrap, group, [topic], partition_assignment_strategy="cooperative-sticky") as other:
             eventually(lambda: len(other.share) == 2)  # the first does not poll

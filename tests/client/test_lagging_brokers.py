@@ -96,8 +96,16 @@ def filled(mock_cluster: str, topic: str) -> str:
 def cluster(mock_cluster: str, filled: str, brokers: LaggingBrokers) -> Iterator[Cluster]:
     """A client that knows the three brokers, but not the topic."""
     with Cluster(mock_cluster, QUICK) as cluster:
-        assert len(cluster.brokers()) == 3
+        assert len(connected(cluster)) == 3
         yield cluster
+
+
+def connected(cluster: Cluster) -> list[Node]:
+    """The brokers, with a connection to each: one that takes longer than a second is not asked."""
+    brokers = cluster.brokers()
+    for node in brokers:
+        cluster.connection(node)
+    return brokers
 
 
 def asked_first(cluster: Cluster, brokers: LaggingBrokers) -> Node:
@@ -136,8 +144,6 @@ def test_a_partition_that_no_broker_knows_is_told_after_all_were_asked(
 def test_a_broker_is_asked_again_until_something_does_not_agree(
     cluster: Cluster, brokers: LaggingBrokers, filled: str
 ) -> None:
-    for node in cluster.brokers():
-        cluster.connection(node)
     for _ in range(5):
         cluster.expire()
         cluster.partitions(filled)
@@ -162,6 +168,7 @@ def test_a_record_goes_to_a_partition_of_which_one_broker_has_not_heard(
     with Producer(mock_cluster, QUICK) as producer, Cluster(mock_cluster) as other:
         lagging = other.brokers()[:2]
         brokers.lag(*lagging, topic=filled, change=smaller(2))
+        connected(producer._cluster)
         producer.partitions(filled)
         assert producer.send(filled, b"late", partition=3).result(30).partition == 3
 

@@ -7,7 +7,7 @@ import pytest
 from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, known_newest, list_offsets
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
@@ -59,6 +59,16 @@ def test_without_transactions_both_isolation_levels_end_alike(
     tp = TopicPartition(make_topic(), 0)
     write(cluster, tp, [1, 2])
     assert list_offsets(cluster, {tp: LATEST}, isolation_level=level)[tp].offset == 2
+
+
+def test_who_only_watches_gets_the_newest_times_of_partitions_that_have_a_leader(
+    cluster: Cluster, make_topic: TopicMaker
+) -> None:
+    topic = make_topic(2)
+    full, empty, none = (TopicPartition(topic, index) for index in (0, 1, 7))
+    write(cluster, full, [1000, 3000, 2000])
+    cluster.topics()
+    assert known_newest(cluster, [full, empty, none]) == {full: 3000, empty: -1}
 
 
 def test_a_partition_that_is_not_there_is_named(cluster: Cluster, make_topic: TopicMaker) -> None:

@@ -293,15 +293,16 @@ def test_closing_with_a_deadline_fails_what_is_left(broker_factory: Callable[...
 @pytest.mark.parametrize("acks", ["all", "0"])
 def test_a_busy_producer_logs_in_again_before_the_broker_hangs_up(tmp_path: Path, topic: str, acks: str) -> None:
     """KIP-368. It has always a request in flight, and one that is lost would not be sent again."""
-    limits = {"connections.max.reauth.ms": "1500", "super.users": f"User:ANONYMOUS;{PRINCIPAL}"}
+    # The client has 15 % of it to log in again, 450 ms: with less a busy machine is late, as any client would be.
+    limits = {"connections.max.reauth.ms": "3000", "super.users": f"User:ANONYMOUS;{PRINCIPAL}"}
     with GuardedBroker(tmp_path, limits) as broker:
         settings = {**broker.alice, "acks": acks, "enable.idempotence": "false", "retries": 0, "linger.ms": 0}
         count, started = 0, time.monotonic()
         with Producer({**settings, "max.in.flight.requests.per.connection": 1}) as producer:
-            while time.monotonic() - started < 4:
+            while time.monotonic() - started < 7:
                 producer.send(topic, b"%d" % count)
                 count += 1
-                time.sleep(0.0005)
+                time.sleep(0.002)
             producer.flush(30)
             eventually(lambda: len(read_all(broker.listeners["PLAINTEXT"], topic)) == count)
         values = [int(record.value or b"") for record in read_all(broker.listeners["PLAINTEXT"], topic)]

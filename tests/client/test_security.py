@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from broker.client.authentication import client_context
 from broker.client.client_settings import ClientSettings
@@ -61,6 +62,13 @@ class TestSettings:
         }
         with Cluster(properties) as cluster:
             assert cluster.cluster_id()
+
+    def test_the_end_of_a_brokers_certificate_is_known(self, secured: SecuredBroker) -> None:
+        certificate = x509.load_pem_x509_certificate(secured.certificates.server.read_bytes())
+        with Cluster(secured.properties("SSL")) as cluster:
+            assert cluster.any_connection().certificate_ends_s == certificate.not_valid_after_utc.timestamp()
+        with Cluster(secured.listeners["PLAINTEXT"]) as cluster:
+            assert cluster.any_connection().certificate_ends_s is None
 
     def test_a_directory_of_authorities_may_be_named(self, secured: SecuredBroker, tmp_path: Path) -> None:
         properties = {**secured.properties("SSL"), "ssl.ca.location": str(tmp_path)}

@@ -294,7 +294,7 @@ class TestQuotas:
         self, java: KafkaJava, own_guarded: Guarded, acls: Acls, admin: Any, made: str
     ) -> None:
         acls.allow("WRITE", made)
-        rate, size, seconds = 500_000.0, 10_000, 3.0
+        rate, size, seconds = 150_000.0, 10_000, 3.0  # slow enough for a busy machine to keep up
         self.alter(java, admin, {"client-id": made}, "producer_byte_rate", rate)
         producer = java.producer({**own_guarded.alice, "client.id": made})
         producer.send(java.record(made, bytes(size))).get()
@@ -309,13 +309,13 @@ class TestQuotas:
         self, java: KafkaJava, own_guarded: Guarded, acls: Acls, admin: Any, made: str
     ) -> None:
         acls.allow("READ", made)
-        rate, size, seconds = 500_000.0, 10_000, 3.0
+        rate, size, seconds = 150_000.0, 10_000, 3.0  # slow enough for a busy machine to keep up
         source = java.producer({**own_guarded.super_user, "batch.size": "1"})
         for _ in range(int(rate * (seconds + 2) / size)):
             source.send(java.record(made, bytes(size)))
         source.flush()
         self.alter(java, admin, {"client-id": made}, "consumer_byte_rate", rate)
-        consumer = java.consumer({**own_guarded.alice, "client.id": made, "max.partition.fetch.bytes": "50000"})
+        consumer = java.consumer({**own_guarded.alice, "client.id": made, "max.partition.fetch.bytes": "15000"})
         consumer.assign([java.partition(made, 0)])
         eventually(lambda: bool(java.poll(consumer, 50)))
         started, taken = time.monotonic(), 0

@@ -22,9 +22,9 @@ from tests.support.kcat import Kcat
 from tests.support.raw_requests import Requests
 from tests.support.requirements import Unavailable, give_up
 from tests.support.share_members import ShareMember
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
-SOON_S = 20.0
+SOON_S = PATIENCE_S  # of what must come
 OLD = {"api.version.request": "false", "broker.version.fallback": "0.9.0"}
 """librdkafka speaks as to a broker of 2015: Produce 1, Fetch 1."""
 REFUSED = "API version not supported"

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -133,6 +134,14 @@ REPOSITORY = re.search(r"^repo_url: (\S+)$", SITE.read_text(encoding="utf-8"), r
 INTO_REPOSITORY = re.compile(r"https?://[^\s)\"]+?/(?:blob|tree|raw)/main/([^\s)#\"]+)")
 
 
+def of_make() -> dict[str, str]:
+    """The environment in which `make docs` builds."""
+    (line,) = re.findall(
+        r"^\t(.*)\$\(BIN\)/mkdocs build", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    return dict(word.split("=") for word in line.split())
+
+
 def strict_build(target: Path, config: Path = SITE) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
@@ -145,7 +154,7 @@ def strict_build(target: Path, config: Path = SITE) -> subprocess.CompletedProce
         "--site-dir",
         str(target),
     ]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, **of_make()}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -169,10 +178,12 @@ def served(root: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> BuiltSite:
-    """The site, built once, without a warning."""
+    """The site, built once, without a warning and without a trace beside the pages."""
     target = tmp_path_factory.mktemp("built") / "site"
+    shutil.rmtree(ROOT / "docs" / "__pycache__", ignore_errors=True)
     done = strict_build(target)
     assert done.returncode == 0, done.stderr
+    assert not (ROOT / "docs" / "__pycache__").exists()
     return BuiltSite(target)
 
 
@@ -205,6 +216,42 @@ def test_a_page_loads_nothing_from_another_host(site: BuiltSite) -> None:
         if element not in ("a", "link") and site.target(page, address) is None and not address.startswith("data:")
     }
     assert elsewhere == set()
+
+
+def test_the_right_column_of_every_page_lists_its_parts(site: BuiltSite) -> None:
+    """mkdocs itself lists headings; the parts of the pages of decisions are items of a list."""
+    bare = []
+    for path in set(site.pages) - {site.root / "404.html"}:
+        _, _, column = path.read_text(encoding="utf-8").partition('<div class="md-sidebar md-sidebar--secondary"')
+        if '<a href="#' not in column.partition("<article")[0]:
+            bare.append(path.parent.name)
+    assert bare == []
+    records = (site.root / "decisions" / "records" / "index.html").read_text(encoding="utf-8")
+    assert re.search(r'<li id="one-table-of-all-batch-headers">', records)
+
+
+def test_names_of_options_are_not_broken_and_a_phone_shows_their_meaning(site: BuiltSite) -> None:
+    broken = """names => names.flatMap(name => [...name.childNodes]).filter(part => {
+        const range = document.createRange();
+        range.selectNodeContents(part);
+        return range.getClientRects().length > 1;  // a part of a name on two lines
+    }).map(part => part.textContent)"""
+    cut = """tables => tables.filter(one => one.scrollWidth > one.clientWidth + 1 ||
+        one.getBoundingClientRect().right > innerWidth).map(one => one.textContent.slice(0, 200))"""
+    try:
+        with browser() as chromium, served(site.root) as address:
+            page = chromium.new_page()
+            for path in ("reference/options", "reference/broker-settings"):
+                page.goto(f"{address}/{path}/")
+                names = page.locator("article td:first-child code")
+                assert names.count() > 50
+                for width in (1280, 390):
+                    page.set_viewport_size({"width": width, "height": 800})
+                    assert names.evaluate_all(broken) == []
+                    tables = page.locator("article table[data-names]")
+                    assert tables.evaluate_all(cut) == []
+    except Unavailable as error:
+        give_up(f"chromium: {error}")
 
 
 @pytest.mark.parametrize(

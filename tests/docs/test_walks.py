@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+from spark_connector.loads.request import FORMATS
 from tests.support.source_tree import ROOT
 
 WALKS = [*sorted((ROOT / "docs" / "walks").glob("*.md")), ROOT / "docs" / "architecture.md"]
@@ -70,4 +72,18 @@ def test_the_pictures_of_the_console_show_each_of_its_tabs(
     monkeypatch.setattr(draw, "_NAVIGATION", tmp_path / "base.html")
     draw._NAVIGATION.write_text(template, encoding="utf-8")
     assert draw.missing_tabs() == ["Queues"]
-    assert (draw.HERE / "ui-archive-light.png").is_file()
+
+
+def test_the_console_s_page_shows_each_picture_that_was_taken_in_both_looks(draw: ModuleType) -> None:
+    page = draw._PAGE.read_text(encoding="utf-8")
+    assert draw.with_gallery(page) == page, "run `make pictures`"
+    taken = json.loads(draw.TAKEN.read_text(encoding="utf-8"))["pictures"]
+    wanted = {f"ui-{name}-{scheme}.png" for name in taken for scheme in draw.LOOKS}
+    assert {file.name for file in draw.HERE.glob("ui-*.png")} == wanted
+    assert {name for name in wanted if f"../images/{name}" not in page} == set()
+
+
+def test_the_overview_shows_every_format_of_loads(draw: ModuleType) -> None:
+    drawn = [format for _, _, formats in draw.DESTINATIONS for format in formats]
+    assert sorted(drawn) == sorted(FORMATS)
+    assert all(f">{name}</text>" in draw.pictures()["overview-light.svg"] for name, _, _ in draw.DESTINATIONS)

@@ -23,9 +23,9 @@ def test_a_throttle_longer_than_the_request_timeout_is_waited_for(tmp_path: Path
         topic = Topic(broker.bootstrap, "t")
         for _ in range(2):
             topic.produce([noise(50_000)])
-        settings = {"bootstrap.servers": broker.bootstrap, "request.timeout.ms": "500", "fetch.max.wait.ms": "100"}
+        settings = {"bootstrap.servers": broker.bootstrap, "request.timeout.ms": "1500", "fetch.max.wait.ms": "100"}
         with Cluster(ClientSettings.from_properties(settings)) as cluster, SourceFetcher(cluster) as source:
-            Admin(cluster).alter_client_quotas(QuotaEntity(user=""), {"consumer_byte_rate": 25_000.0})
+            Admin(cluster).alter_client_quotas(QuotaEntity(user=""), {"consumer_byte_rate": 12_500.0})
             tp = TopicPartition("t", 0)
             source.seek(tp, Position(0, -1))
             before = None
@@ -34,7 +34,7 @@ def test_a_throttle_longer_than_the_request_timeout_is_waited_for(tmp_path: Path
                 source.poll(0.1)
                 if before is None and source.positions[tp].offset == 1:
                     before = created(broker)
-            assert time.monotonic() - begin > 1.5
+            assert time.monotonic() - begin > 3
             assert created(broker) == before, "no connection was given up"
 
 

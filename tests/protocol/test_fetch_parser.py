@@ -88,15 +88,45 @@ def as_it_is_decoded(version: int, payload: bytes) -> dict[str, Any]:
     }
 
 
+def as_it_is_parsed(version: int, payload: bytes) -> dict[str, Any]:
+    reply = parse_fetch_response(version, memoryview(payload))
+    partitions = [(*p[:-3], bytes(p.records), p.diverging or NO_EPOCH, p.archived_end) for p in reply.partitions]
+    return {**reply._asdict(), "partitions": partitions}
+
+
 @given(version=versions, body=response)
 def test_it_reads_every_version(version: int, body: dict[str, Any]) -> None:
     payload = encoded(version, body)
-    reply = parse_fetch_response(version, memoryview(payload))
-    ours = reply._asdict()
-    ours["partitions"] = [
-        (*p[:-3], bytes(p.records), p.diverging or NO_EPOCH, p.archived_end) for p in reply.partitions
-    ]
-    assert ours == as_it_is_decoded(version, payload)
+    assert as_it_is_parsed(version, payload) == as_it_is_decoded(version, payload)
+
+
+usual_partition = st.fixed_dictionaries(
+    {
+        "partition_index": st.integers(0, 300),
+        "high_watermark": int64,
+        "last_stable_offset": int64,
+        "log_start_offset": int64,
+        "preferred_read_replica": int32,
+        "records": st.none() | st.binary(max_size=300),
+    }
+)
+usual_topic = st.fixed_dictionaries(
+    {"topic_id": st.uuids().filter(lambda id_: id_.int), "partitions": st.lists(usual_partition, max_size=3)}
+)
+
+
+@given(session_id=int32, responses=st.lists(usual_topic, max_size=3), data=st.data())
+def test_what_followers_mostly_get_is_read_as_by_the_schema(
+    session_id: int, responses: list[Any], data: st.DataObject
+) -> None:
+    payload = bytearray(encoded(15, {"session_id": session_id, "responses": responses}))
+    assert as_it_is_parsed(15, payload) == as_it_is_decoded(15, payload)
+    payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        parsed = as_it_is_parsed(15, payload)
+    except ProtocolError:
+        return
+    assert parsed == as_it_is_decoded(15, payload)
 
 
 @given(version=versions, body=response, data=st.data())

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 
+from broker.net.steps import begin_step, end_step
 from broker.replica.delayed_fetch import DelayedFetch, Waiter, WaitTimer
 from tests.support.delayed import WaitingFetch
 
@@ -36,6 +37,18 @@ def test_appends_of_one_step_are_answered_together() -> None:
         delayed.gained(10)
         done = [delayed.ended.is_set()]  # the request may append more
         await asyncio.sleep(0)
+        return [*done, delayed.ended.is_set()]
+
+    assert asyncio.run(main()) == [False, True]
+
+
+def test_a_fetch_that_a_request_ends_is_answered_in_the_step_of_that_request() -> None:
+    async def main() -> list[bool]:
+        delayed = WaitingFetch([Place()], 10)
+        begin_step()
+        delayed.gained(10)
+        done = [delayed.ended.is_set()]
+        end_step(asyncio.get_running_loop())
         return [*done, delayed.ended.is_set()]
 
     assert asyncio.run(main()) == [False, True]

@@ -34,10 +34,35 @@ def test_a_worker_imports_nothing_heavy_that_plain_records_do_not_need() -> None
     """Each costs every new worker of Spark some time: pandas a third of a second, the others 15 to 80 ms."""
     program = (
         "import sys, spark_connector.read.readers, spark_connector.read.fetch, spark_connector.read.offset_reader;"
-        "print(sorted({'argparse', 'crc32c', 'email', 'fastavro', 'pandas', 'pyarrow.compute'} & set(sys.modules)))"
+        "print(sorted({'argparse', 'broker.archive', 'crc32c', 'email', 'fastavro', 'pandas', 'pyarrow.compute'}"
+        "& set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_task_that_writes_keys_and_values_does_without_the_functions_of_arrow() -> None:
+    """They take every new worker of Spark 30 ms."""
+    program = """
+import sys, types
+sys.modules["__main__"].__spec__ = types.SimpleNamespace(name="pyspark.daemon")
+import pyarrow as pa
+from spark_connector.options.write_options import parse_write_options
+from spark_connector.pandas_later import without_pandas
+from spark_connector.write.input_columns import refuse_too_large, to_rows
+from spark_connector.write.rows_writer import StickyRuns, partitions_of_rows
+
+with without_pandas():
+    text = pa.array(["a", None, "b"])
+    given = pa.RecordBatch.from_arrays([text, text], ["key", "value"])
+    rows = to_rows(given, parse_write_options(OPTIONS, stream=False))
+    refuse_too_large(rows, 1000)
+    found = partitions_of_rows(pa.Table.from_batches([rows]), "t", 4, StickyRuns(4), rows_per_run=1)
+    assert rows["value"].to_pylist() == rows["key"].to_pylist() == [b"a", None, b"b"] and len(found) == 3
+print("pyarrow.compute" in sys.modules)
+""".replace("OPTIONS", repr({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class KafkaJs:
         """The clients end with the process, without a word to the broker: close those that should say good-bye."""
         assert self._node.stdin is not None
         self._node.stdin.close()
-        self._node.wait(10)
+        self._node.wait(60)
         assert self._node.stdout is not None
         self._node.stdout.close()
 

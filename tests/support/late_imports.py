@@ -123,6 +123,9 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/fetch.py", "spark_connector.read.archive_reader.StoredBatches"): (
         "fsspec and a store's library behind it, for reads from an archive only"
     ),
+    ("spark_connector/read/fetch.py", "spark_connector.read.archive_plan.StoredRange"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_plan.StoredRange"): "the same",
+    ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_plan.stored_bytes_per_offset"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.ArchiveLookup"): "the same",
     ("spark_connector/read/offset_reader.py", "spark_connector.read.archive_lookup.BrokersArchive"): "the same",
     ("spark_connector/read/offset_readers.py", "spark_connector.read.archive_topics.ArchiveOffsetReader"): "the same",

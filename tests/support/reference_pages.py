@@ -169,10 +169,17 @@ def options(declared: Iterable[Option]) -> str:
 
 
 def settings(cls: type[Any], shipped: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The settings of `cls`. `shipped` has what the shipped file sets, which may differ from a default."""
-    declared = sorted(settings_of(cls).values(), key=lambda one: one.group == SECURITY)  # the many at the end
-    rows = ([f"`{one.name}`", _shown_default(one, shipped), one.doc] for one in declared)
-    return table(["key", "default", "meaning"], rows)
+    """The settings of `cls`, a part for each group of them. `shipped` has what the shipped file sets, which may differ
+    from a default."""
+    groups: dict[str, list[list[str]]] = {}
+    for one in sorted(settings_of(cls).values(), key=lambda one: one.group == SECURITY):  # the many at the end
+        groups.setdefault(one.group, []).append([f"`{one.name}`", _shown_default(one, shipped), one.doc])
+    parts = [f"## {_title(group)}\n\n{table(['key', 'default', 'meaning'], rows)}" for group, rows in groups.items()]
+    return "\n".join(parts)
+
+
+def _title(group: str) -> str:
+    return {"zookeeper": "ZooKeeper"}.get(group, group.capitalize())
 
 
 def metrics() -> str:

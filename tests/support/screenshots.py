@@ -1,123 +1,93 @@
 """The pictures of the console in the docs, which `docs/images/draw.py --console` (`make pictures`) takes.
 
-They show a real cluster of three under some load, for long enough that the charts have a line.
+Each tab has one, and so have pages behind them, light and dark; the overview also as on a phone. They show the real
+cluster of busy_cluster.py, after long enough that the charts have a line.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import tempfile
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
-from broker.client.admin import Admin
-from broker.client.cluster import Cluster
-from broker.client.consumer import Consumer
-from broker.client.producer import Producer
-from broker.embedded import EmbeddedCluster
-from pykafka_demo.flights import flights
+from PIL import Image
+from playwright.sync_api import Page, ViewportSize
+
+from tests.support.busy_cluster import CATALOG, TABLE, busy_cluster
 from tests.support.chromium import browser
-from tests.support.plain_loads import PlainLoads
 from tests.support.ui_process import UiProcess
+from tests.support.waiting import eventually
 
-LASTS_S = 240
-TOPICS = {"flights": 6, "bookings": 3, "weather": 1}
-SETTINGS = {
-    "default.replication.factor": "3",
-    "remote.log.storage.system.enable": "true",
-    "log.retention.check.interval.ms": "5000",
+LASTS_S = 150
+BEHIND_TABS = {
+    "topic": ("A topic", "/topics/flights"),
+    "records": ("Records", "/topics/flights/records?limit=12&path=%24.dest&equals=LAX"),
+    "typed-records": ("Avro values, decoded by the registry", "/topics/fares/records?limit=12"),
+    "group": ("A group that falls behind", "/groups/delays"),
+    "share-group": ("A share group", "/groups/ticket-desk"),
 }
-ARCHIVED = {
-    "remote.storage.enable": "true",
-    "segment.bytes": "250000",
-    "retention.ms": "-1",
-    "local.retention.bytes": "500000",
-}
-"""Settings of `flights`: most of it is in the archive only when the pictures are taken."""
+"""File's name → (caption, address) of pages that have no tab."""
+PHONE = "overview"
+WIDE, NARROW = ViewportSize(width=1200, height=760), ViewportSize(width=390, height=760)
 
 
-def take(target: Path) -> list[str]:
-    """Write `ui-<page>-<scheme>.png` into `target`. The tabs that the console has."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lake-") as directory,
-        EmbeddedCluster(3, settings={**SETTINGS, "archive.url": f"{directory}/archive"}) as cluster,
-        _busy(cluster.bootstrap) as closed,
-    ):
-        lake = Path(directory) / "flights"
-        loads = PlainLoads(cluster.bootstrap, "flights", lake, group="nightly")
-        with UiProcess(cluster.bootstrap, "--loads", str(lake)) as ui:
-            ui.get("/")
-            for _ in range(6):
-                closed.wait(LASTS_S / 6)
+def take(target: Path, tabs: Mapping[str, str]) -> dict[str, str]:
+    """Write `ui-<name>-<scheme>.png` into `target`, of each of `tabs` (name → address) and of what is behind them.
+    File's name → caption, in order. Raises AssertionError for a page that is an error."""
+    series = {"at": f"{TABLE} in {CATALOG}", "group": "nightly"}
+    pages = {name.lower(): (name, address) for name, address in tabs.items()}
+    pages |= BEHIND_TABS | {"series": ("A series of loads", f"/loads/group?{urlencode(series)}")}
+    with tempfile.TemporaryDirectory(prefix="lake-") as directory, busy_cluster(Path(directory)) as busy:
+        places = [word for place in busy.loads for word in ("--loads", place)]
+        given = ["--schema-registry", busy.registry, "--catalog", CATALOG, *places]
+        with UiProcess(busy.bootstrap, *given) as ui:
+            for _ in range(LASTS_S // 5):  # it looks at the cluster more often while somebody looks at it
                 ui.get("/")
-                loads.must_load()
-            pages = {
-                "overview": "/",
-                "records": "/topics/flights/records?limit=12&path=%24.dest&equals=LAX",
-                "group": "/groups/delays",
-                "archive": "/archive",
-                "loads": f"/loads/group?{urlencode({'at': lake, 'group': 'nightly'})}",
-            }
-            return _shoot(ui.address, pages, target)
+                busy.check()
+                time.sleep(5)
+            eventually(lambda: all(ui.get(address).status == 200 for _, address in pages.values()), 30)
+            taken = _shoot(ui.address, pages, target)
+            busy.check()
+            return taken
 
 
-@contextlib.contextmanager
-def _busy(bootstrap: str) -> Iterator[threading.Event]:
-    """Flights are written and read until the block ends."""
-    closed = threading.Event()
-    with Cluster(bootstrap) as cluster:
-        for name, partitions in TOPICS.items():
-            Admin(cluster).create_topic(name, partitions, 3, ARCHIVED if name == "flights" else {})
-    threads = [
-        threading.Thread(target=_write, args=(bootstrap, closed)),
-        threading.Thread(target=_read, args=(bootstrap, "dashboard", 0.05, closed)),
-        threading.Thread(target=_read, args=(bootstrap, "delays", 0.9, closed)),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield closed
-    finally:
-        closed.set()
-        for thread in threads:
-            thread.join()
-
-
-def _write(bootstrap: str, closed: threading.Event) -> None:
-    with Producer(bootstrap) as producer:
-        for number, row in enumerate(flights().slice(0, 200_000).to_pylist()):
-            value = json.dumps(row, default=str).encode()
-            producer.send("flights", value, key=str(row.get("tailnum") or "").encode())
-            if number % 3 == 0:
-                producer.send("bookings", value)
-            if number % 100 == 99 and closed.wait(0.1 + 0.2 * ((number // 3_000) % 3)):
-                return
-
-
-def _read(bootstrap: str, group: str, pause_s: float, closed: threading.Event) -> None:
-    settings = {"group.id": group, "auto.offset.reset": "earliest", "max.poll.records": "300"}
-    with Consumer(bootstrap, settings) as consumer:
-        consumer.subscribe(["flights"])
-        while not closed.wait(pause_s):
-            consumer.poll(0.1)
-            consumer.commit()
-
-
-def _shoot(address: str, pages: dict[str, str], target: Path) -> list[str]:
-    tabs: list[str] = []
+def _shoot(address: str, pages: Mapping[str, tuple[str, str]], target: Path) -> dict[str, str]:
     with browser() as running:
         for scheme in ("light", "dark"):
-            context = running.new_context(color_scheme=scheme, viewport={"width": 1200, "height": 760})
+            context = running.new_context(color_scheme=scheme, viewport=WIDE, reduced_motion="reduce")
             page = context.new_page()
-            for name, path in pages.items():
-                page.goto(f"{address}{path}")
-                page.wait_for_load_state("networkidle")
-                if name == "records":
-                    page.locator("#records details").first.locator("summary").first.click()
-                page.screenshot(path=target / f"ui-{name}-{scheme}.png")
-            tabs = page.locator("nav[aria-label=Pages] a").all_inner_texts()
+            for name, (_, path) in pages.items():
+                _open(page, f"{address}{path}", name)
+                _keep(page, target / f"ui-{name}-{scheme}.png")
+                if name == PHONE:
+                    page.set_viewport_size(NARROW)
+                    _open(page, f"{address}{path}", name)
+                    _keep(page, target / f"ui-{name}-phone-{scheme}.png")
+                    page.set_viewport_size(WIDE)
             context.close()
-    return tabs
+    captions = {name: caption for name, (caption, _) in pages.items()}
+    return captions | {f"{PHONE}-phone": f"{captions[PHONE]} on a phone"}
+
+
+def _open(page: Page, url: str, name: str) -> None:
+    answer = page.goto(url)
+    assert answer is not None
+    assert answer.status == 200, f"{url}: {page.inner_text('main')[:300]}"
+    page.wait_for_load_state("networkidle")
+    if name == "records":
+        page.locator("#records details").first.locator("summary").first.click()
+
+
+def _keep(page: Page, file: Path) -> None:
+    """As high as the page where that is short, and in 256 colours, of which it has fewer: a third of the bytes."""
+    end = page.locator("footer").bounding_box()
+    size = page.viewport_size
+    assert end is not None
+    assert size is not None
+    height = min(size["height"], end["y"] + end["height"])
+    page.screenshot(path=file, clip={"x": 0, "y": 0, "width": size["width"], "height": height})
+    with Image.open(file) as picture:
+        small = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(file, optimize=True)

@@ -16,13 +16,15 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from broker.tools.main import main
-from pykafka_ui import console, sampler
+from pykafka_ui import console, history, sampler
 from tests.support.source_tree import ROOT
 
 SOON = {"CPU_SHARE": 0.1, "ENDS_S": 0.5, "GROUPS_S": 0.5, "SIZES_S": 2.0, "RETRY_S": 0.5}
 """Of the sampler; by its own settings a page may show half a minute later what a test has done."""
 _SELDOM_S = 1.0
 """Of the console, for what it asks for every 15 s."""
+_PATIENCE_S = 60.0
+"""Of the history, which knows less than an hour where the brokers took long."""
 
 
 class Answer(NamedTuple):
@@ -94,5 +96,6 @@ def _answer(request: urllib.request.Request) -> Answer:
 
 if __name__ == "__main__":
     vars(sampler).update(SOON)
+    history._PATIENCE_S = _PATIENCE_S
     console.SELDOM_S = _SELDOM_S
     main()

@@ -12,16 +12,19 @@ from collections.abc import Callable
 
 PATIENCE_S = 60.0
 """How long to wait for what must come: much longer than it takes on a busy machine."""
+_SELDOM_S = 0.1
+"""The longest pause between two looks of who waits long: who looks all the time holds up what it waits for."""
 
 
 def eventually(condition: Callable[[], bool], timeout: float = PATIENCE_S, interval: float = 0.02) -> None:
     """Return once `condition()` is true; after `timeout` seconds fail with AssertionError, which says what was expected
     and what the names in it stand for."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise AssertionError(f"did not come true within {timeout} s: {_expected(condition)}")
-        time.sleep(interval)
+        time.sleep(max(interval, min(waited / 50, _SELDOM_S)))
 
 
 def _expected(condition: Callable[[], bool]) -> str:

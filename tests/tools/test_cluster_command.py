@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,25 +29,39 @@ from tests.support.tcp_peer import TcpPeer
 from tests.support.waiting import eventually
 
 
+def described_by(bootstrap: str) -> dict[str, Any]:
+    """What the command says once brokers and ZooKeeper answer within the seconds that it gives them."""
+    found: dict[str, Any] = {}
+
+    def is_whole() -> bool:
+        found.update(json.loads(answer_of("cluster", "describe", "-b", bootstrap, "--json")))
+        return found["controllerEpoch"] is not None and all(one["answers"] for one in found["brokers"])
+
+    eventually(is_whole)
+    return found
+
+
 @pytest.mark.usefixtures("made_topic")
 def test_brokers_controller_and_listeners_are_shown(broker: Kafka) -> None:
-    described = json.loads(answer_of("cluster", "describe", "-b", broker.bootstrap, "--json"))
+    described = described_by(broker.bootstrap)
     with Cluster(broker.bootstrap) as cluster:
         assert described["clusterId"] == cluster.cluster_id()
         assert [one["id"] for one in described["brokers"]] == [node.id for node in cluster.brokers()]
     assert sum(one["leaders"] for one in described["brokers"]) <= described["partitions"]
     assert described["controllerEpoch"] >= 1, described["controllerEpochProblem"]
     assert all("://" in listener for one in described["brokers"] for listener in one["listeners"])
-    assert all(one["answers"] and one["listeners"] for one in described["brokers"])
+    assert all(one["listeners"] for one in described["brokers"])
+    shown = f"Controller: {described['controller']}, epoch: {described['controllerEpoch']}"
+    eventually(lambda: shown in answer_of("cluster", "describe", "-b", broker.bootstrap))
     head, controller, *rows = answer_of("cluster", "describe", "-b", broker.bootstrap).splitlines()
     assert head.startswith(f"Cluster {described['clusterId']}: ")
-    assert controller == f"Controller: {described['controller']}, epoch: {described['controllerEpoch']}"
+    assert controller.startswith(shown.partition(",")[0])
     assert rows[0].split() == "BROKER ADDRESS RACK STATE LEADERS REPLICAS OUT OF SYNC LISTENERS".split()
     assert len(rows) >= 1 + len(described["brokers"])
 
 
 def test_the_controller_and_its_epoch_are_those_of_the_zookeeper(own_broker: BrokerProcess) -> None:
-    described = json.loads(answer_of("cluster", "describe", "-b", own_broker.bootstrap, "--json"))
+    described = described_by(own_broker.bootstrap)
     with ZooKeeper(own_broker.zookeeper) as zookeeper:
         node = Registry(zookeeper).controller
         assert (described["controller"], described["controllerEpoch"]) == (node.id(), node.epoch().epoch)
@@ -90,8 +105,8 @@ def test_a_zookeeper_that_never_answers_is_not_waited_for(admin: Admin) -> None:
 def test_the_epoch_of_another_cluster_is_not_taken(admin: Admin, zookeeper: str) -> None:
     """As when `localhost` is the ZooKeeper of this machine, and not that of the broker's machine."""
     elsewhere = f"{zookeeper}/nobody-lives-here"
-    controller = find_controller(admin, {"zookeeper.connect": elsewhere})
-    assert controller.problem == f"ZooKeeper at {elsewhere} does not have this cluster"
+    problem = f"ZooKeeper at {elsewhere} does not have this cluster"
+    eventually(lambda: find_controller(admin, {"zookeeper.connect": elsewhere}).problem == problem)
     with ZooKeeper(zookeeper) as client:
         assert client.exists("/nobody-lives-here") is None
 

@@ -13,6 +13,7 @@ from tests.support.chromium import Tab, browser
 from tests.support.kafka import Kafka
 from tests.support.requirements import Unavailable, give_up
 from tests.support.ui_process import UiProcess
+from tests.support.waiting import eventually
 
 expect.set_options(timeout=20_000)
 
@@ -30,6 +31,7 @@ def broker(foreign_kafka: Kafka | None, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def ui(broker: Kafka) -> Iterator[UiProcess]:
     with UiProcess(broker.bootstrap) as process:
+        eventually(lambda: process.get("/api/v3/clusters").status == 200)  # a page waits for the cluster 3 s at most
         yield process
 
 

@@ -6,9 +6,12 @@ import multiprocessing
 import os
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -16,6 +19,7 @@ from playwright.sync_api import Browser, expect
 
 from broker.errors import ConfigError
 from broker.storage.storage import LocalStorage
+from broker.verdict import Verdict
 from pykafka_ui.command import UiOptions
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces, UnknownPlace
 from pykafka_ui.loads.verifications import LogSource, Verifications, VerificationState
@@ -31,6 +35,8 @@ from tests.support.ui_process import UiProcess
 from tests.support.waiting import eventually
 
 TOPIC = "ui-loads"
+VERIFIED_S = 200.0
+"""A process with a Spark of its own: six seconds on a quiet machine, more than a minute on a busy one."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,7 @@ def test_what_is_not_there(ui: UiProcess, loaded: Loaded, path: str, message: st
     assert message in answer.text
 
 
+@pytest.mark.timeout(300)
 def test_one_reads_what_was_loaded_and_verifies_it(tab: Tab, loaded: Loaded, table: DatabaseWorld) -> None:
     page = tab.open("/")
     page.get_by_role("link", name="Loads", exact=True).click()
@@ -142,7 +149,7 @@ def test_one_reads_what_was_loaded_and_verifies_it(tab: Tab, loaded: Loaded, tab
     expect(page.locator("#list tbody tr")).to_have_count(3)
     expect(page.locator("#list tbody tr").first).to_contain_text(loaded.killed)
     page.get_by_role("button", name="Verify").click()
-    expect(page.get_by_text("Verified: 2 loads agree")).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("Verified: 2 loads agree")).to_be_visible(timeout=VERIFIED_S * 1000)
     expect(page.get_by_role("row").filter(has_text=loaded.loads[0])).to_contain_text("ok")
     page.get_by_role("link", name=loaded.loads[1]).click()
     expect(page.get_by_text("7 rows committed, 7 found, 7 in the log")).to_be_visible()
@@ -150,6 +157,7 @@ def test_one_reads_what_was_loaded_and_verifies_it(tab: Tab, loaded: Loaded, tab
     expect(page.locator("#records tbody tr").first).to_be_visible()
 
 
+@pytest.mark.timeout(300)
 def test_a_row_that_is_missing_is_found(broker: Kafka, chromium: Browser, tmp_path: Path) -> None:
     data = TopicData(broker.bootstrap, "ui-damaged", partitions=2)
     data.produce(10)
@@ -162,7 +170,7 @@ def test_a_row_that_is_missing_is_found(broker: Kafka, chromium: Browser, tmp_pa
             f"/loads/group?{urlencode({'at': tmp_path, 'group': 'damaged'})}"
         )
         page.get_by_role("button", name="Verify").click()
-        expect(page.get_by_text("Verified: not everything agrees.")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("Verified: not everything agrees.")).to_be_visible(timeout=VERIFIED_S * 1000)
         page.get_by_role("link", name=load_id).click()
         expect(page.get_by_role("heading", name="Verified: mismatch")).to_be_visible()
         expect(page.get_by_text("part-1.parquet is missing")).to_be_visible()
@@ -183,10 +191,11 @@ def test_a_verification_is_not_begun_by_a_link_or_another_site(ui: UiProcess, lo
     assert ui.get(f"/api/loads/verification?{loaded.asked('hourly')}").status == 404
 
 
+@pytest.mark.timeout(300)
 def test_a_program_verifies(ui: UiProcess, loaded: Loaded) -> None:
     path = f"/api/loads/verification?{loaded.asked('hourly')}"
     assert ui.post(path, "").status == 202
-    eventually(lambda: not ui.get(path).json["is_running"])
+    eventually(lambda: not ui.get(path).json["is_running"], VERIFIED_S, interval=0.5)
     found = ui.get(path).json
     assert (found["is_ok"], found["done"], found["loads"], found["error"]) == (True, 1, 1, "")
 
@@ -220,6 +229,31 @@ def test_one_verification_at_a_time_which_can_be_stopped(silent: str, loaded: Lo
     verifications.start(loaded.at, hourly)
     verifications.stop()
     eventually(lambda: not state_of(verifications, loaded, "hourly").is_running)
+
+
+def test_it_runs_until_another_may_begin(loaded: Loaded) -> None:
+    """Not until it has said what it found: its process takes a while to end."""
+    verifications, key = Verifications(LogSource("127.0.0.1:1", {})), (loaded.at, "nightly")
+    joined, may_end = threading.Event(), threading.Event()
+
+    def join() -> None:
+        joined.set()
+        assert may_end.wait(60)
+
+    process: Any = SimpleNamespace(join=join, exitcode=0)
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    verifications._running = key, process
+    following = threading.Thread(target=verifications._follow, args=(key, process, ours))
+    following.start()
+    with theirs:
+        theirs.send(VerificationState(done=1, loads=2))
+        theirs.send(VerificationState(is_running=False, done=2, loads=2, verdict=Verdict.OK))
+    assert joined.wait(60)
+    assert state_of(verifications, loaded, "nightly").is_running
+    may_end.set()
+    following.join()
+    assert state_of(verifications, loaded, "nightly").is_ok
+    assert verifications._running is None
 
 
 def test_a_process_that_dies_is_told(silent: str, loaded: Loaded) -> None:
@@ -283,10 +317,11 @@ def test_a_group_that_cannot_be_read_hides_no_other(broker: Kafka, loaded: Loade
     assert "written by a newer pykafka" in strange.error
 
 
+@pytest.mark.timeout(300)
 def test_why_it_cannot_be_verified(loaded: Loaded) -> None:
     verifications = Verifications(LogSource("127.0.0.1:1", {"kafka.default.api.timeout.ms": "2000"}))
     verifications.start(loaded.at, LoadPlaces([LoadPlace(loaded.at)]).target(loaded.at, "nightly"))
-    eventually(lambda: not state_of(verifications, loaded, "nightly").is_running)
+    eventually(lambda: not state_of(verifications, loaded, "nightly").is_running, VERIFIED_S)
     assert "127.0.0.1:1" in state_of(verifications, loaded, "nightly").error
 
 

@@ -60,7 +60,9 @@ def console(denying: Denying, *rights: Right) -> Iterator[Get]:
     try:
         made.sampler.watch(groups=True)
         eventually(lambda: all(look.count for look in made.sampler._looks))
-        made.sampler.look_again()
+        looked = [look.count for look in made.sampler._looks]
+        made.sampler.look_again()  # waits a moment only
+        eventually(lambda: all(look.count > before for look, before in zip(made.sampler._looks, looked, strict=True)))
         yield lambda path: asyncio.run(_get(app, path))
     finally:
         made.stop()
@@ -147,6 +149,7 @@ def test_without_any_right_there_is_nothing_and_no_page_breaks(denying: Denying)
         assert {status for status in found.values() if status != 200} == {404}
         assert NAMES["transaction"] not in get("/transactions")[1]
         assert "The cluster does not answer" not in get("/")[1]
+        assert "All is well" not in get("/")[1], "nobody could look"
 
 
 def test_without_describe_on_a_topic_it_is_not_listed(denying: Denying) -> None:
@@ -172,6 +175,7 @@ def test_without_describe_configs_settings_are_left_out(denying: Denying) -> Non
     with console(denying, *lacking(AclOperation.DESCRIBE_CONFIGS, CLUSTER)) as get:
         assert set(pages(get).values()) == {200}
         assert "log.retention.hours" not in get(f"/brokers/{_broker(get)}")[1]
+        assert "Archives are not known: " in get("/")[1]
 
 
 def test_without_describe_on_a_group_its_page_says_so(denying: Denying) -> None:
@@ -185,6 +189,7 @@ def test_without_describe_on_the_cluster_sizes_are_left_out(denying: Denying) ->
     with console(denying, *lacking(AclOperation.DESCRIBE, CLUSTER)) as get:
         assert set(pages(get).values()) == {200}
         assert ">in use<" not in get(f"/brokers/{_broker(get)}")[1]
+        assert "Sizes and disks are not known: " in get("/")[1]
         assert NAMES["group"] in get("/groups")[1]
 
 

@@ -19,6 +19,7 @@ from broker.tools.record_text import as_json_data
 from pykafka_ui import serve
 from pykafka_ui.filters import record_filter
 from pykafka_ui.values import MOST_SHOWN, As, Decoder
+from pykafka_ui.visible import visible
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.schema_registry import UnknownSchema
 from spark_connector.formats.value_format import AvroSchema
@@ -36,6 +37,10 @@ class Registry:
 
     def __init__(self, schema: dict[str, Any] = SCHEMA) -> None:
         self._schema = schema
+
+    def kind(self, schema_id: int) -> str:
+        self.schema(schema_id)
+        return "AVRO"
 
     def schema(self, schema_id: int) -> AvroSchema:
         if schema_id != 7:
@@ -89,6 +94,16 @@ def test_what_a_value_looks_like(value: bytes | None, kind: str) -> None:
     assert len(shown.text) <= MOST_SHOWN
     if value is not None and len(value) > MOST_SHOWN * 2:
         assert shown.data is None, "too large to be folded"
+
+
+@pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\x07", "\ue000", "\U000e0041"])
+def test_what_is_not_seen_or_turns_a_line_round_is_spelled_out(hidden: str) -> None:
+    text = json.dumps({f"a{hidden}": f"{hidden}b"}, ensure_ascii=False)
+    shown = DECODER.decode(text.encode())
+    assert hidden not in shown.text
+    assert json.loads(shown.text) == json.loads(text), "it is the same JSON"
+    assert hidden not in DECODER.decode(f"{hidden}b".encode(), As.TEXT).text
+    assert visible("Zürich 東京 😀\n\t") == "Zürich 東京 😀\n\t"
 
 
 def test_avro_is_decoded_by_the_writers_schema() -> None:
@@ -225,14 +240,14 @@ def test_avro_with_an_invalid_logical_type_is_shown_without_it() -> None:
     number = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 127}
     row = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": number}]}
     shown = Decoder(Registry(row)).decode(b"\0\0\0\0\7\2\x2a")  # type: ignore[arg-type]
-    assert (shown.kind, shown.data) == ("avro", {"n": b"\x2a"})
+    assert (shown.kind, shown.data) == ("avro", {"n": "*"})
 
 
 def test_a_registry_that_does_not_answer_is_not_asked_for_every_record() -> None:
     asked = []
 
     class Down:
-        def schema(self, schema_id: int) -> AvroSchema:
+        def kind(self, schema_id: int) -> str:
             asked.append(schema_id)
             raise ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", "it does not answer")
 

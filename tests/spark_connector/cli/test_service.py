@@ -95,11 +95,11 @@ def test_an_outage_is_one_line_and_its_end_another(
     TopicData(broker.bootstrap, "quiet", partitions=1)
     words = ["--option", "fetchOffset.numRetries=1", "--metrics", "HTTP://127.0.0.1:0"]
     with Service(tmp_path, broker.bootstrap, "quiet", *words) as service:
-        eventually(lambda: 'offsets_behind_latest{group="service",topic="quiet"} 0.0' in service.metrics(), 60)
+        eventually(lambda: 'offsets_behind_latest{group="service",topic="quiet"} 0.0' in service.metrics(), 250)
         broker.kill()
-        eventually(lambda: "Cannot load, trying again: ConnectionFailed" in service.errors, 60)
+        eventually(lambda: "Cannot load, trying again: ConnectionFailed" in service.errors, 250)
         broker.start()
-        eventually(lambda: "Loading again, after" in service.errors, 60)
+        eventually(lambda: "Loading again, after" in service.errors, 250)
         assert service.errors.count("Cannot load") == 1
         assert 'pykafka_load_failures_total{group="service"} 0.0' not in service.metrics()
         assert service.stop() == 0

@@ -14,7 +14,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import Columns, decode_columns
 from spark_connector.options.read_options import COLUMNS
-from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, arrow_schema
+from spark_connector.read.arrow_batches import (
+    DECODED_BYTES,
+    DECODED_ROWS,
+    MAX_BYTES,
+    MAX_ROWS,
+    BatchMaker,
+    arrow_schema,
+)
 from spark_connector.read.schema import spark_schema
 from tests.support.record_batches import Row, build
 
@@ -122,3 +129,32 @@ def test_a_decoder_makes_of_the_columns_what_spark_gets() -> None:
     (batch,) = BatchMaker(("value",), decoder=LENGTHS).batches(columns(b"ab", b"", None, b"c"), TP)
     assert batch.to_pydict() == {"length": [2, 1]}
     assert list(BatchMaker(("value",), decoder=LENGTHS).batches(columns(b"", b""), TP)) == [], "no empty batch"
+
+
+class Wide:
+    """A decoder whose rows take `width` bytes."""
+
+    needs: tuple[str, ...] = ("value", "topic")
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        assert batch["topic"].to_pylist() == ["t"] * len(batch)
+        zeros = pa.py_buffer(bytes(len(batch) * self._width))
+        made = pa.Array.from_buffers(pa.binary(self._width), len(batch), [None, zeros])
+        return pa.RecordBatch.from_arrays([made], ["wide"])
+
+
+def test_decoded_batches_have_as_many_rows_as_what_they_decode_to_allows() -> None:
+    rows, fitting = 2 * DECODED_ROWS, DECODED_BYTES // 200
+    whole = columns(*[b""] * rows)
+
+    def sizes(width: int) -> list[int]:
+        decoder: Any = Wide(width)
+        return [batch.num_rows for batch in BatchMaker(("wide",), decoder=decoder).batches(whole, TP)]
+
+    assert sizes(8) == [MAX_ROWS, DECODED_ROWS, rows - DECODED_ROWS - MAX_ROWS]
+    assert MAX_ROWS < fitting < DECODED_ROWS
+    assert sizes(200)[:3] == [MAX_ROWS, fitting, fitting]
+    assert set(sizes(1000)) == {MAX_ROWS}, "rows that take much have no larger batches than others"
