@@ -57,7 +57,8 @@ class Health:
     def word(self) -> str:
         wrong = Counter(one.kind for one in self.findings)
         if wrong["bad"]:
-            return f"{counted(wrong['bad'], 'thing')} {'is' if wrong['bad'] == 1 else 'are'} wrong"
+            more = f", {wrong['warn']:,} to look at" if wrong["warn"] else ""
+            return f"{counted(wrong['bad'], 'thing')} {'is' if wrong['bad'] == 1 else 'are'} wrong{more}"
         if wrong["warn"]:
             return f"{counted(wrong['warn'], 'thing')} to look at"
         return "Not all could be looked at" if self.findings else "All is well"

@@ -158,7 +158,7 @@ def test_the_worst_comes_first_and_many_of_a_kind_are_counted() -> None:
     )
     kinds = [one.kind for one in found.findings]
     assert kinds == sorted(kinds, key=["bad", "warn", "unknown"].index)
-    assert (found.kind, found.word) == ("bad", "3 things are wrong")
+    assert (found.kind, found.word) == ("bad", "3 things are wrong, 5 to look at")
     assert "/d of broker 9" in next(one.text for one in found.findings if "/d" in one.text)
     assert [one.text for one in found.findings if one.kind == "warn"][-1] == "4 more directories"
 
