@@ -52,7 +52,7 @@ class ClusterPages:
             unknown=sum(one.has_lag and one.behind.total is None for one in found.groups.values()),
             health=self._health(found),
             internal=sum(one.internal for one in found.topics.values()),
-            groups=None if "groups" in found.unseen else len(found.groups) - own,
+            groups=None if "groups" in found.unseen or not found.at_ms else len(found.groups) - own,
             own=own,
             past=self._past,
             written=self._console.written(),

@@ -28,6 +28,7 @@ WAITING_SEGMENTS = 3
 SOON_S = 30 * 86_400
 """Before the end of a certificate."""
 _DAYS_S = 7 * 86_400
+_WHERE = {"groups": "/groups", "sizes": "/brokers", "archives": "/archive"}
 _EACH = 5
 """Groups, disks, loads with a sentence of their own; the rest of a kind is counted in one."""
 
@@ -56,7 +57,8 @@ class Health:
     def word(self) -> str:
         wrong = Counter(one.kind for one in self.findings)
         if wrong["bad"]:
-            return f"{counted(wrong['bad'], 'thing')} {'is' if wrong['bad'] == 1 else 'are'} wrong"
+            more = f", {wrong['warn']:,} to look at" if wrong["warn"] else ""
+            return f"{counted(wrong['bad'], 'thing')} {'is' if wrong['bad'] == 1 else 'are'} wrong{more}"
         if wrong["warn"]:
             return f"{counted(wrong['warn'], 'thing')} to look at"
         return "Not all could be looked at" if self.findings else "All is well"
@@ -78,9 +80,16 @@ def health_of(
         *_of_groups(seen, lag_of),
         *_of_certificates(seen.certificates, now_s),
         *others,
-        *(Finding("unknown", text[:1].upper() + text[1:]) for text in (*seen.unseen.values(), *seen.others)),
+        *_unseen(seen),
     ]
     return Health(sorted(found, key=lambda one: KINDS.index(one.kind)), list(_looked_at(seen)))
+
+
+def _unseen(seen: Snapshot) -> Iterator[Finding]:
+    """Why nothing is known of what; a look that failed says more than that nobody has looked."""
+    why = {**seen.unseen, **{text.partition(":")[0]: text for text in seen.others}}
+    for what, text in why.items():
+        yield Finding("unknown", text[:1].upper() + text[1:], _WHERE.get(what, "/"))
 
 
 def _of_brokers(seen: Snapshot) -> Iterator[Finding]:

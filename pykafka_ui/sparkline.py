@@ -11,7 +11,7 @@ from itertools import groupby
 
 WIDTH, HEIGHT = 96, 20
 """Of the drawing, in its own units."""
-_MARGIN = 2
+_MARGIN, _DASH = 2, 1.5
 MOST_POINTS = 48
 """More are too narrow to be seen: of those that share a place the highest is drawn."""
 
@@ -24,7 +24,7 @@ def known(points: Sequence[float | None]) -> list[float]:
 def sparkline_path(points: Sequence[float | None]) -> str:
     """From 0 at the bottom to the highest point at the top; a gap stays one; "" where nothing is known.
 
-    One point between two gaps is a dot: a line without length, which the round ends of its stroke make visible.
+    One point between two gaps is a dash, as long as can be seen.
     """
     shown = list(_thinned(points))
     highest = max(known(shown), default=None)
@@ -35,8 +35,11 @@ def sparkline_path(points: Sequence[float | None]) -> str:
     parts = []
     for is_known, run in groupby(enumerate(shown), lambda at: at[1] is not None):
         if is_known:
-            line = [f"{at * step:.1f} {_height(max(value or 0.0, 0.0) / scale):.1f}" for at, value in run]
-            parts.append("M" + "L".join(line if len(line) > 1 else line * 2))
+            line = [(at * step, _height(max(value or 0.0, 0.0) / scale)) for at, value in run]
+            if len(line) == 1:
+                (x, y) = line[0]
+                line = [(max(x - _DASH, 0.0), y), (min(x + _DASH, WIDTH), y)]
+            parts.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line))
     return "".join(parts)
 
 

@@ -32,6 +32,7 @@ from spark_connector.loads.plan import newest_record, next_number, refuse_unknow
 from spark_connector.loads.record import BEGINNING, LoadRecord, LoadResult
 from spark_connector.loads.request import LAKE_FORMATS, Target
 from spark_connector.loads.rewind import plan_rewind, standing
+from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,6 +79,21 @@ def history(target: Target) -> History:
     """Every load of the group that has left a trace. Changes nothing."""
     with _open_known(target) as destination:
         return destination.history()
+
+
+def table_versions(target: Target, most: int) -> list[TableVersion]:
+    """The newest states that the table of the group had, the oldest first. Changes nothing."""
+    with _open_known(target) as destination:
+        return destination.versions(most)
+
+
+def table_snapshot(target: Target) -> TableSnapshot:
+    """Columns and files of the table of the group as it is now, and how to read them. Changes nothing.
+
+    Raises ConfigError for a place that is no table of files.
+    """
+    with _open_known(target) as destination:
+        return destination.snapshot(())
 
 
 def verify(

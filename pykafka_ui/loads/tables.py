@@ -19,10 +19,10 @@ from broker.errors import PykafkaError
 from broker.storage.url_secrets import text_without_secrets
 from pykafka_ui.recent import Recent
 from pykafka_ui.values import Decoder
-from spark_connector.destinations import open_destination
 from spark_connector.loads.evolution import type_name
 from spark_connector.loads.request import Target
 from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
+from spark_connector.maintenance import table_snapshot, table_versions
 
 ROWS, COLUMNS = 50, 40
 """So many are shown at most; a table may have thousands of columns."""
@@ -107,25 +107,14 @@ class Tables:
 
 
 def _look(target: Target) -> TableContent:
-    try:
-        with open_destination(target.check()) as destination:
-            versions = _known(lambda: dots(destination.versions(_VERSIONS)))
-            found = _known(lambda: destination.snapshot(())) if target.format != "sql" else Known(why=_DATABASE)
-            if found.why:
-                return TableContent(found, versions, found)
-            snapshot: TableSnapshot = found.value
-            rows = _known(lambda: list(first_rows(snapshot)))
-            return TableContent(
-                Known(columns_of(snapshot)),
-                versions,
-                rows,
-                snapshot.version,
-                len(snapshot.files),
-                sum(file.size for file in snapshot.files),
-            )
-    except Exception as error:
-        nothing = _told(error)
-        return TableContent(nothing, nothing, nothing)
+    versions = _known(lambda: dots(table_versions(target, _VERSIONS)))
+    found = _known(lambda: table_snapshot(target)) if target.format != "sql" else Known(why=_DATABASE)
+    if found.why:
+        return TableContent(found, versions, found)
+    snapshot: TableSnapshot = found.value
+    size = sum(file.size for file in snapshot.files)
+    rows = _known(lambda: list(first_rows(snapshot)))
+    return TableContent(Known(columns_of(snapshot)), versions, rows, snapshot.version, len(snapshot.files), size)
 
 
 def _known(look: Callable[[], Any]) -> Known:

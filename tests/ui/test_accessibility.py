@@ -42,7 +42,7 @@ def console(broker: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             producer.send(NAME, b'{"id": %d, "tags": ["a", null, true]}' % number, key=b"k", headers=[("trace", b"t")])
     with Consumer(broker.bootstrap, {"group.id": "axe-group", "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe([NAME])
-        eventually(lambda: consumer.poll(0.5))
+        eventually(lambda: bool(consumer.poll(0.5)))
         consumer.commit()
     with UiProcess(broker.bootstrap, "--allow-changes", "--loads", str(tmp_path_factory.mktemp("lake"))) as process:
         eventually(lambda: "axe-group" in process.get("/groups?own=1").text)

@@ -108,8 +108,14 @@ CASES = {
         "1 group committed beyond the end",
         "/groups?state=beyond",
     ),
-    "groups not shown": (seen(unseen={"groups": "groups: not allowed"}), "unknown", "Groups: not allowed", "/"),
-    "a look that failed": (seen(others=("sizes: away",)), "unknown", "Sizes: away", "/"),
+    "groups not shown": (seen(unseen={"groups": "groups: not allowed"}), "unknown", "Groups: not allowed", "/groups"),
+    "a look that failed": (seen(others=("sizes: away",)), "unknown", "Sizes: away", "/brokers"),
+    "a first look that failed": (
+        seen(others=("sizes: away",), unseen={"sizes": "sizes are not known yet"}),
+        "unknown",
+        "Sizes: ",
+        "/brokers",
+    ),
 }
 
 
@@ -117,6 +123,7 @@ CASES = {
 def test_what_is_wrong_is_said_and_leads_to_a_page(case: str) -> None:
     snapshot, kind, words, address = CASES[case]
     (found,) = [one for one in told(snapshot).findings if words in one.text]
+    assert len([one for one in told(snapshot).findings if one.text == found.text or "not known yet" in one.text]) == 1
     assert (found.kind, found.address) == (kind, address)
 
 
@@ -151,7 +158,7 @@ def test_the_worst_comes_first_and_many_of_a_kind_are_counted() -> None:
     )
     kinds = [one.kind for one in found.findings]
     assert kinds == sorted(kinds, key=["bad", "warn", "unknown"].index)
-    assert (found.kind, found.word) == ("bad", "3 things are wrong")
+    assert (found.kind, found.word) == ("bad", "3 things are wrong, 5 to look at")
     assert "/d of broker 9" in next(one.text for one in found.findings if "/d" in one.text)
     assert [one.text for one in found.findings if one.kind == "warn"][-1] == "4 more directories"
 
