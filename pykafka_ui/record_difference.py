@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from pykafka_ui.records_query import Row
@@ -62,7 +62,7 @@ def _fields(data: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, json.dumps(data, ensure_ascii=False)
 
 
-def _by_name(left: dict[str, str | None], right: dict[str, str | None]) -> list[Difference]:
+def _by_name(left: Mapping[str, str | None], right: Mapping[str, str | None]) -> list[Difference]:
     return [Difference(name, left.get(name), right.get(name)) for name in dict.fromkeys((*left, *right))]
 
 

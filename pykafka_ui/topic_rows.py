@@ -68,11 +68,12 @@ def topic_rows(console: Console, seen: Snapshot, topics: Sequence[Topic]) -> lis
     """Of the topics of one page."""
     settings, newest = console.shown_settings([one.name for one in topics]), console.newest_ms(topics)
     history = console.sampler.history("records")
+    rates = {one.name: history.rate("records", one.name) for one in topics}
     return [
         TopicRow(
             one,
-            history.last_rate("records", one.name),
-            thinned(history.rate("records", one.name)),
+            rates[one.name][-1][1] if rates[one.name] else None,
+            thinned(rates[one.name]),
             reading_of(seen, one.name),
             kept_text(settings.get(one.name, {})),
             newest.get(one.name),

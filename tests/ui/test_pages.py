@@ -148,7 +148,7 @@ def test_records_are_paged_filtered_and_folded(tab: Tab, flights: str) -> None:
     expect(row).to_contain_text("key-11")
     row.locator("summary").first.click()
     expect(row.locator(".json .string", has_text="UA")).to_be_visible()
-    expect(row.get_by_text("trace")).to_be_visible()
+    expect(row.locator("dt", has_text="trace")).to_be_visible()
     row.locator(".json summary").nth(1).click()
     expect(row.locator(".json .string", has_text="UA")).to_be_hidden()
 

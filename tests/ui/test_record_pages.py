@@ -146,22 +146,19 @@ def test_hostile_names_and_texts_are_harmless_and_seen(tab: Tab, broker: Kafka, 
 
 
 def test_a_live_page_says_how_many_records_it_passed_by(tab: Tab, broker: Kafka, topic: str) -> None:
-    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, {"linger.ms": "5000"}) as producer:
         Admin(cluster).create_topic(topic, 2)
-        producer.send(topic, b"before", partition=0).result(30)
+        producer.send(topic, b"before", partition=0)
+        producer.flush(30)
         page = tab.open(f"/topics/{topic}/records?limit=3&live=true")
         status = page.get_by_role("status")
         expect(status).to_contain_text("at most 3 records a second are shown, ≤ 0 records were passed by")
-        for number in range(10):
-            producer.send(topic, b"after", partition=number % 2)
-        producer.flush(30)
-        expect(page.locator("#r-0-5")).to_be_visible()
-        expect(status).not_to_contain_text("≤ 0 records")
-        shown = page.locator("#records tbody tr").count()
-        assert shown == 3
-        found = re.search(r"≤ (\d+) records", status.inner_text())
-        assert found is not None
-        assert 7 <= int(found[1]) <= 10, "ten came, and three of them are seen at least"
+        for _ in range(10):
+            producer.send(topic, b"after", partition=0)
+        producer.flush(30)  # one batch, so a look sees all of it or nothing
+        expect(page.locator("#r-0-10")).to_be_visible()
+        expect(page.locator("#records tbody tr")).to_have_count(3)
+        expect(status).to_contain_text("≤ 7 records were passed by")
         page.get_by_role("button", name="Pause").click()
         expect(page.get_by_role("status")).to_have_count(0)
 

@@ -54,7 +54,7 @@ def read_topic(broker: Kafka) -> str:
 def test_a_row_says_what_people_scan_for_as_the_tools_do(ui: UiProcess, broker: Kafka, read_topic: str) -> None:
     eventually(lambda: cells(ui, read_topic).get("groups") == "2" and cells(ui, read_topic)["records"] == "100")
     found = cells(ui, read_topic)
-    described = json.loads(
+    (described,) = json.loads(
         answer_of("groups", "describe", "--group", "list-far", "--bootstrap-server", broker.bootstrap, "--json")
     )
     assert found["lag"] == str(described["lag"]) == "90", "of the slowest group"
