@@ -13,7 +13,7 @@ from starlette.responses import Response
 from pykafka_ui.console import Console
 from pykafka_ui.group_readers import PartitionRow, partition_rows, readers
 from pykafka_ui.group_rows import GroupRow, choices, chosen, state_of
-from pykafka_ui.lag_trend import RECENT_POINTS
+from pykafka_ui.lag_trend import RECENT_POINTS, per_second
 from pykafka_ui.listing import listing
 from pykafka_ui.render import Renderer, segment
 from pykafka_ui.snapshot import Group
@@ -69,7 +69,7 @@ class GroupPages:
             "read": lambda row: -1 if row.read is None else row.read,
         }
         rows = partition_rows(one, about, found, sampler.of_partition)
-        read = self._rate("read", name)
+        read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
         written = sum(self._rate("records", topic) or 0 for topic in one.topics)
         return self._render(
             request,
