@@ -70,7 +70,8 @@ class GroupPages:
         }
         rows = partition_rows(one, about, found, sampler.of_partition)
         read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
-        written = sum(self._rate("records", topic) or 0 for topic in one.topics)
+        rates = [self._rate("records", topic) for topic in one.topics]
+        written = None if None in rates or not rates else sum(filter(None, rates))
         return self._render(
             request,
             "group.html",
@@ -84,7 +85,7 @@ class GroupPages:
             settings=self._console.group_settings(name) if one.is_share else [],
             read=read,
             written=written,
-            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written),
+            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written or 0),
         )
 
 
