@@ -120,7 +120,7 @@ class ArchivePage:
             stuck=sum(bool(one.problem) for one in archives),
             partitions=len(archives),
             bootstrap=self._console.bootstrap,
-            oldest=self._console.oldest_ms([one.tp for row in shown.rows for one in row.of]),
+            oldest=self._console.oldest_ms([one.tp for row in shown.rows for one in row.of if one.end is not None]),
         )
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from pykafka_ui.console import Console
 from pykafka_ui.group_readers import PartitionRow, partition_rows, readers
 from pykafka_ui.group_rows import GroupRow, choices, chosen, state_of
-from pykafka_ui.lag_trend import RECENT_POINTS
+from pykafka_ui.lag_trend import RECENT_POINTS, per_second
 from pykafka_ui.listing import listing
 from pykafka_ui.render import Renderer, segment
 from pykafka_ui.snapshot import Group
@@ -69,8 +69,9 @@ class GroupPages:
             "read": lambda row: -1 if row.read is None else row.read,
         }
         rows = partition_rows(one, about, found, sampler.of_partition)
-        read = self._rate("read", name)
-        written = sum(self._rate("records", topic) or 0 for topic in one.topics)
+        read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
+        rates = [self._rate("records", topic) for topic in one.topics]
+        written = None if None in rates or not rates else sum(filter(None, rates))
         return self._render(
             request,
             "group.html",
@@ -84,7 +85,7 @@ class GroupPages:
             settings=self._console.group_settings(name) if one.is_share else [],
             read=read,
             written=written,
-            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written),
+            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written or 0),
         )
 
 

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from pykafka_ui.console import Console
 from pykafka_ui.group_pages import by_lag
 from pykafka_ui.group_rows import GroupRow
+from pykafka_ui.lag_trend import RECENT_POINTS, per_second
 from pykafka_ui.render import Renderer
 
 _MOST = 100
@@ -30,7 +31,10 @@ class StreamsPage:
         streams = [one for one in found.groups.values() if one.kind in ("stream", "exactly-once write")]
         streams.sort(key=lambda one: (-by_lag(one), one.id))
         rows = [
-            (GroupRow(one, sampler.history("lag").values("lag", one.id)), sampler.last_rate("read", one.id))
+            (
+                GroupRow(one, sampler.history("lag").values("lag", one.id)),
+                per_second(sampler.history("read").values("read", one.id, RECENT_POINTS)),
+            )
             for one in streams[:_MOST]
         ]
         return self._render(
