@@ -13,6 +13,7 @@ from broker.storage.storage import open_storage
 from broker.storage.url_secrets import without_secrets
 from spark_connector.loads.request import Target
 
+_GLOB = set("[]{}*?\\")
 _SHOWN_OPTIONS = ("endpoint", "region", "allow_http")
 """Parts of the names of a store's options that a snippet names; keys and tokens come from the environment."""
 
@@ -26,8 +27,7 @@ class Snippet(NamedTuple):
 
 
 def snippets(target: Target, format: str) -> list[Snippet]:
-    """For each program that can read the table; `format` is that of its newest load. None for files that only Spark
-    reads by their own reader's name."""
+    """For each program that can read the table as it stands; `format` is that of its newest load."""
     if target.format == "sql":
         return _of_database(target)
     if target.format == "iceberg":
@@ -50,17 +50,18 @@ def command(target: Target, verb: str, *more: str) -> str:
 
 
 def _of_files(to: str, format: str) -> list[Snippet]:
-    spark = _spark(f"spark.read.format({format!r}).load({to!r})")
+    reads_globs = not _GLOB.isdisjoint(to)  # Spark takes the path of files for a pattern
+    spark = [] if reads_globs else [_spark(f"spark.read.format({format!r}).load({to!r})")]
     path = to.removeprefix("file://")
     if "://" in path:
-        return [spark]  # HDFS, which the others reach by settings of the machine
+        return spark  # HDFS, which the others reach by settings of the machine
     if format != "parquet":
-        return [spark]
+        return spark
     files = f"{glob.escape(path.rstrip('/'))}/load=*/**/*.parquet"
     quoted = files.replace("'", "''")
     select = f"SELECT * FROM read_parquet('{quoted}', hive_partitioning = true, union_by_name = true)"
     return [
-        spark,
+        *spark,
         Snippet("DuckDB", f"import duckdb\n\nrows = duckdb.sql({select!r})\nprint(rows)"),
         _polars(f"pl.read_parquet({files!r}, hive_partitioning=True)"),
         Snippet("pandas", f"import pandas as pd\n\nrows = pd.read_parquet({path!r})\nprint(rows)"),

@@ -47,5 +47,4 @@ def _columns_of(entry: HistoryEntry) -> dict[str, str] | None:
     record = entry.record
     if record.fields is None and not record.columns:
         return None
-    made = dict.fromkeys(record.columns, "")
-    return made | (record.fields or {})
+    return {**dict.fromkeys(record.columns, ""), **(record.fields or {})}
