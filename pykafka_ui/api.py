@@ -11,6 +11,7 @@ from fastapi import APIRouter, HTTPException, Query
 
 from pykafka_ui.console import Console, Loads
 from pykafka_ui.records_query import AskedRecords
+from pykafka_ui.streams import StreamReport
 
 Document = dict[str, Any]
 At = Annotated[str, Query(description="URL of a place, as `--loads` has it, without a password")]
@@ -39,6 +40,11 @@ def records_api(console: Console) -> APIRouter:
         console.sampler.watch(groups=kind != "records")
         found = console.series(kind, name)
         return {"kind": kind, "name": name, "times": [at for at, _ in found], "values": [value for _, value in found]}
+
+    @api.post("/streams", tags=["streams"], status_code=204)
+    def stream(report: StreamReport) -> None:
+        """Tell how a query of Spark goes, as `LagListener(ConsoleReports(…))` does after each batch. Kept in memory."""
+        console.streams.reported(report)
 
     return api
 

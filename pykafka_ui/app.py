@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -18,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from broker.errors import PykafkaError
 from pykafka_ui.access import HEADERS, Access, Credentials
@@ -26,7 +26,7 @@ from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.pages import Pages
-from pykafka_ui.render import Renderer
+from pykafka_ui.render import STATIC, Renderer, static_version
 from pykafka_ui.snapshot import Snapshot
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.reads import reads
@@ -34,7 +34,6 @@ from pykafka_ui.v3.writes import Writes
 
 _SCRAPED_S = 15.0
 """How old the numbers of a scrape may be."""
-_STATIC = Path(__file__).parent / "static"
 
 
 def make_app(console: Console, credentials: Credentials, host: str, *, allow_changes: bool = False) -> FastAPI:
@@ -67,8 +66,8 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     app.include_router(Pages(console, render).router())
     if console.loads is not None:
         app.include_router(loads_api(console.loads))
-        app.include_router(LoadPages(console.loads, render).router())
-    app.mount("/static", _CachedFiles(directory=_STATIC), name="static")
+        app.include_router(LoadPages(console, render).router())
+    app.mount("/static", _CachedFiles(directory=STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)
     def metrics(request: Request) -> Response:
@@ -110,11 +109,12 @@ def _answer_errors(app: FastAPI, render: Renderer) -> None:
 
 
 class _CachedFiles(StaticFiles):
-    """Static files, which a browser asks for again after an hour."""
+    """Static files, which a browser keeps: at the address of this version for ever, at another one for an hour."""
 
-    def file_response(self, *args: object, **kwargs: object) -> Response:
-        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
-        response.headers["cache-control"] = "private, max-age=3600"
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        is_this = scope["query_string"] == f"v={static_version(path)}".encode()
+        response.headers["cache-control"] = "private, max-age=" + ("31536000, immutable" if is_this else "3600")
         return response
 
 

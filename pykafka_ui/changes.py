@@ -32,6 +32,7 @@ from broker.tools.output import counted
 from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.records_query import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
+from pykafka_ui.reset_preview import HEAD, Move, summary
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.record_json import RecordToSend
 
@@ -65,6 +66,8 @@ class Change:
     address: str
     head: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
+    words: int = 99
+    """The columns after so many are numbers."""
 
 
 async def _form(request: Request) -> FormData:
@@ -253,7 +256,7 @@ class Changes:
         meant = moment_text(value) if target is ResetTarget.TO_DATETIME else value
         topic = _text(form, "topic")
 
-        def moves(admin: Admin) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        def moves(admin: Admin) -> list[Move]:
             refuse_members(admin, name)
             known = admin.group_offsets(name)
             if topic:
@@ -262,15 +265,20 @@ class Changes:
                 partitions = sorted(known)
             if not partitions:
                 raise ConfigError(f"group {name!r} has no offsets: name a topic")
-            return known, new_offsets(admin, known, partitions, target, value)
+            moved = new_offsets(admin, known, partitions, target, value)
+            starts, ends = (offsets_at(admin.cluster, sorted(moved), at) for at in (EARLIEST, LATEST))
+            return [Move(tp, known.get(tp), moved[tp], starts[tp], ends[tp]) for tp in sorted(moved)]
 
-        known, moved = self._console.ask(moves)
+        found = self._console.ask(moves)
+        moved = {one.tp: one.to for one in found}
         return Change(
-            f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS_TO[target].format(meant)}.",
+            f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS_TO[target].format(meant)}. "
+            + summary(found),
             lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
-            ("partition", "from", "to"),
-            [(tp, known.get(tp, "none"), offset) for tp, offset in sorted(moved.items())],
+            HEAD,
+            [one.cells for one in found],
+            words=1,
         )
 
     def delete_group_form(self, request: Request, name: str) -> Response:

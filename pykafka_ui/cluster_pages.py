@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from fastapi import APIRouter, HTTPException
@@ -9,11 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import PykafkaError
+from pykafka_ui.broker_rows import broker_rows
 from pykafka_ui.console import Console
 from pykafka_ui.group_pages import by_lag
+from pykafka_ui.health import Health, health_of
 from pykafka_ui.render import Renderer
 from pykafka_ui.settings_listing import settings_listing
-from pykafka_ui.snapshot import Topic
+from pykafka_ui.snapshot import Snapshot, Topic
 
 
 class ClusterPages:
@@ -43,13 +46,27 @@ class ClusterPages:
             busiest=busiest[:10],
             behind=behind[:10],
             unknown=sum(one.has_lag and one.behind.total is None for one in found.groups.values()),
+            health=self._health(found),
+            internal=sum(one.internal for one in found.topics.values()),
+            groups=None if "groups" in found.unseen else len(found.groups),
+            past=self._past,
             written=self._console.written(),
             read=self._rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
         )
 
+    def _past(self, kind: str, name: str) -> list[float | None]:
+        """Of the last hour, for a sparkline: `lag`, or a rate."""
+        history = self._console.sampler.history(kind)
+        return [value for _, value in (history.values if kind == "lag" else history.rate)(kind, name)]
+
+    def _health(self, seen: Snapshot) -> Health:
+        history = self._console.sampler.history("lag")
+        return health_of(seen, lambda group: history.values("lag", group), time.time())
+
     def brokers(self, request: Request) -> Response:
-        return self._render(request, "brokers.html", seen=self._console.sampler.watch())
+        found = self._console.sampler.watch()
+        return self._render(request, "brokers.html", seen=found, rows=broker_rows(found))
 
     def broker(
         self, request: Request, broker_id: int, q: str = "", sort: str = "name", page: int = 1, changed: bool = False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from broker.client.admin import Admin
@@ -25,13 +26,16 @@ from broker.errors import BrokerError, PykafkaError
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
+from broker.storage.url_secrets import without_secrets
 from pykafka_ui.browse import Readers
 from pykafka_ui.history import HOUR_S, PastRates
 from pykafka_ui.loads.places import LoadPlaces
+from pykafka_ui.loads.survey import Survey
 from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.recent import Recent
 from pykafka_ui.records_query import FoundRecords, RecordsQuery
 from pykafka_ui.sampler import Sampler
+from pykafka_ui.streams import Streams
 from pykafka_ui.v3.record_json import RecordToSend
 from pykafka_ui.values import Decoder
 
@@ -57,6 +61,11 @@ class Loads:
     places: LoadPlaces
     verifications: Verifications
 
+    @functools.cached_property
+    def survey(self) -> Survey:
+        """Of all series, for the lists."""
+        return Survey(self.places)
+
 
 @dataclasses.dataclass(frozen=True)
 class OpenTransaction:
@@ -70,6 +79,13 @@ class OpenTransaction:
         """Whether its coordinator should have aborted it by now; it looks every ten seconds by default."""
         return self.age_ms > max(self.about.timeout_ms, 0) + OVERDUE_AFTER_MS
 
+    @property
+    def state(self) -> tuple[str, str]:
+        """(ok, warn or bad; in words). One that is being ended waits for brokers that do not answer."""
+        if self.is_overdue:
+            return "bad", f"{self.about.state}, overdue"
+        return ("ok" if self.about.state == "Ongoing" else "warn"), self.about.state
+
 
 class Console:
     """Everything of one cluster. Thread-safe."""
@@ -81,6 +97,7 @@ class Console:
         self.patience_s = PATIENCE_MS / 1000
         self.sampler = Sampler(settings)
         self.loads = loads
+        self.streams = Streams()
         self._decoder = decoder
         self._readers = Readers(settings)
         self._cluster = Cluster(settings, create_topics=False)
@@ -174,6 +191,9 @@ class Console:
     def broker_settings(self, broker_id: int) -> list[ConfigEntry]:
         return self._settings(ResourceType.BROKER, str(broker_id))
 
+    def group_settings(self, name: str) -> list[ConfigEntry]:
+        return self._settings(ResourceType.GROUP, name)
+
     def _settings(self, kind: ResourceType, name: str) -> list[ConfigEntry]:
         none: dict[str, ConfigEntry] = {}
         found = self._asked(("settings", kind, name), lambda: self._admin.describe_configs(kind, name), none)
@@ -220,6 +240,34 @@ class Console:
     def archives(self) -> list[ArchiveStatus]:
         """Of all partitions that have an archive and that this client may see."""
         found: list[ArchiveStatus] = self._seldom.get("archives", lambda: archive_statuses(self._admin))
+        return found
+
+    def archive_store(self) -> str:
+        """Where the brokers' archive is, as one of them tells it; "" if none does."""
+        brokers = self.sampler.snapshot.brokers
+        if not brokers or self.sampler.snapshot.error:
+            return ""
+        try:
+            found = self._seldom.get("store", lambda: self.broker_settings(brokers[0].id))
+        except PykafkaError as error:
+            logger.debug("where the archive is: %s", error)
+            return ""
+        return next((without_secrets(one.value or "") for one in found if one.name == "archive.url"), "")
+
+    def oldest_ms(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The times of the first records, also in the archive; -1 without records. Of many partitions not asked."""
+        if len(tps) > MOST_PARTITIONS or self.sampler.snapshot.error:
+            return {}
+
+        def ask() -> dict[TopicPartition, int]:
+            try:
+                found = list_offsets(self._cluster, dict.fromkeys(tps, 0), timeout_s=1.0)
+            except PykafkaError as error:  # a broker, or the archive, is away: not asked again at once
+                logger.debug("the oldest records: %s", error)
+                return {}
+            return {tp: one.timestamp for tp, one in found.items()}
+
+        found: dict[TopicPartition, int] = self._seldom.get(("oldest", tuple(tps)), ask)
         return found
 
     def open_transactions(self) -> list[OpenTransaction]:

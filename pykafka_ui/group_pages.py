@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.console import Console
+from pykafka_ui.group_readers import PartitionRow, partition_rows, readers
+from pykafka_ui.group_rows import GroupRow, choices, chosen, state_of
+from pykafka_ui.lag_trend import RECENT_POINTS
 from pykafka_ui.listing import listing
 from pykafka_ui.render import Renderer, segment
 from pykafka_ui.snapshot import Group
@@ -28,40 +31,70 @@ class GroupPages:
         pages.add_api_route("/groups/{name:path}", self.group)
         return pages
 
-    def groups(self, request: Request, q: str = "", sort: str = "-lag", page: int = 1) -> Response:
+    def groups(
+        self, request: Request, q: str = "", sort: str = "-lag", page: int = 1, state: str = "", own: bool = False
+    ) -> Response:
+        """`state`: a filter or a state of Kafka's. Loads' and sinks' own groups are folded away unless `own`, or unless
+        something is looked for."""
         found = self._console.sampler.watch(groups=True)
-        keys: dict[str, Callable[[Group], Any]] = {
-            "name": lambda one: one.id,
-            "state": lambda one: one.state,
-            "kind": lambda one: one.kind,
-            "members": lambda one: one.members,
-            "lag": by_lag,
-        }
-        rows = sorted((one for one in found.groups.values() if q.lower() in one.id.lower()), key=lambda one: one.id)
-        shown = listing("/groups", rows, keys, sort=sort, page=page, query=q)
-        return self._render(request, "groups.html", seen=found, listing=shown)
+        history = self._console.sampler.history("lag")
+        rows = [GroupRow(one, history.values("lag", name, RECENT_POINTS)) for name, one in sorted(found.groups.items())]
+        matching = [row for row in rows if q.lower() in row.group.id.lower()]
+        folds = not (own or q or state)
+        shown = [row for row in chosen(matching, state) if not (folds and row.is_folded)]
+        extra = tuple((name, value) for name, value in (("state", state), ("own", "1" if own else "")) if value)
+        cut = listing("/groups", shown, _KEYS, sort=sort, page=page, query=q, extra=extra)
+        drawn = [GroupRow(row.group, history.values("lag", row.group.id)) for row in cut.rows]
+        return self._render(
+            request,
+            "groups.html",
+            seen=found,
+            listing=dataclasses.replace(cut, rows=drawn),
+            choices=choices(matching, state),
+            chosen=state,
+            all=len([row for row in matching if own or q or not row.is_folded]),
+            folded=len(matching) - len(shown) if folds else 0,
+        )
 
     def group(self, request: Request, name: str, page: int = 1, sort: str = "-lag") -> Response:
-        found = self._console.sampler.watch(groups=True)
+        sampler = self._console.sampler
+        sampler.looked_at(name)
+        found = sampler.watch(groups=True)
         if name not in found.groups:
             raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
         one, about = found.groups[name], self._console.known_group(name)
-        keys: dict[str, Callable[[TopicPartition], Any]] = {
-            "partition": lambda tp: tp,
-            "lag": lambda tp: one.lags.get(tp, one.unread.get(tp, -1)),
+        keys: dict[str, Callable[[PartitionRow], Any]] = {
+            "partition": lambda row: row.tp,
+            "lag": lambda row: -1 if row.behind is None else row.behind,
+            "read": lambda row: -1 if row.read is None else row.read,
         }
+        rows = partition_rows(one, about, found, sampler.of_partition)
+        read = self._rate("read", name)
         written = sum(self._rate("records", topic) or 0 for topic in one.topics)
         return self._render(
             request,
             "group.html",
             seen=found,
             group=one,
+            row=GroupRow(one, sampler.history("lag").values("lag", name)),
+            state_words=state_of(one, about.state if about else one.state),
             about=about,
-            owners=about.owners if about else {},
-            listing=listing(f"/groups/{segment(name)}", one.partitions, keys, sort=sort, page=page),
-            caught_up_s=_caught_up_s(one.behind.total or 0, self._rate("read", name) or 0, written),
-            is_rate_known=self._rate("read", name) is not None,
+            listing=listing(f"/groups/{segment(name)}", rows, keys, sort=sort, page=page),
+            readers=readers(about, rows) if about else [],
+            settings=self._console.group_settings(name) if one.is_share else [],
+            read=read,
+            written=written,
+            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written),
         )
+
+
+_KEYS: dict[str, Callable[[GroupRow], Any]] = {
+    "name": lambda row: row.group.id,
+    "state": lambda row: row.group.state,
+    "kind": lambda row: row.badges,
+    "members": lambda row: row.group.members,
+    "lag": lambda row: by_lag(row.group),
+}
 
 
 def by_lag(group: Group) -> int:

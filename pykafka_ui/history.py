@@ -56,10 +56,11 @@ class History:
         for key in [key for key, series in self._series.items() if key not in values and all(map(math.isnan, series))]:
             del self._series[key]
 
-    def values(self, kind: str, name: str = "") -> list[Point]:
-        """(Unix seconds, value) by time; None is a gap."""
-        series = self._series.get((kind, name), ())
-        return [(at, None if math.isnan(value) else value) for at, value in zip(self._times, series, strict=False)]
+    def values(self, kind: str, name: str = "", last: int = 0) -> list[Point]:
+        """(Unix seconds, value) by time; None is a gap. With `last` only the newest so many."""
+        series = self._series.get((kind, name), array("d"))
+        points = zip(self._times[-last:], series[-last:], strict=False)
+        return [(at, None if math.isnan(value) else value) for at, value in points]
 
     def rate(self, kind: str, name: str = "") -> list[Point]:
         """The growth of a counter per second. A gap where it fell: a topic was deleted and made again."""

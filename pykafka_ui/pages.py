@@ -11,8 +11,10 @@ from fastapi import APIRouter
 from pykafka_ui.archive_page import ArchivePage
 from pykafka_ui.cluster_pages import ClusterPages
 from pykafka_ui.console import Console
+from pykafka_ui.find_page import FindPage
 from pykafka_ui.group_pages import GroupPages
 from pykafka_ui.render import Renderer
+from pykafka_ui.streams_page import StreamsPage
 from pykafka_ui.topic_pages import TopicPages
 
 
@@ -20,7 +22,7 @@ class Pages:
     """Those that every console has."""
 
     def __init__(self, console: Console, render: Renderer) -> None:
-        parts = (ClusterPages, TopicPages, GroupPages, ArchivePage)
+        parts = (ClusterPages, TopicPages, GroupPages, ArchivePage, StreamsPage, FindPage)
         self._parts = [part(console, render) for part in parts]
 
     def router(self) -> APIRouter:

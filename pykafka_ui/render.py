@@ -5,10 +5,13 @@ Every number, size, duration and time of a page is written by a filter from here
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import jinja2
@@ -18,20 +21,20 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.console import Console
 from pykafka_ui.history import STEP_S
+from pykafka_ui.sparkline import known, sparkline_path
+
+if TYPE_CHECKING:
+    from pykafka_ui.console import Console
+
+STATIC = Path(__file__).parent / "static"
 
 
 class Renderer:
     def __init__(self, console: Console, version: str, *, allow_changes: bool = False) -> None:
         self._console = console
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("pykafka_ui"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-        )
-        self._templates.undefined = jinja2.StrictUndefined
-        filters = (count, counted, size, segment, duration, moment, rate, setting)
-        self._templates.filters |= {one.__name__: one for one in filters}
-        self._templates.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
+        self._templates = templates()
+        self._templates.globals["static"] = static_address
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None
 
@@ -48,6 +51,33 @@ class Renderer:
         return self.page(request, "error.html", status=status, message=message, every=every)
 
 
+def templates() -> jinja2.Environment:
+    """The templates with their filters; what a page does not give is an error."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("pykafka_ui"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    filters = (count, counted, size, segment, duration, moment, rate, setting, sparkline_path, spark_words, bar_places)
+    made.filters |= {one.__name__: one for one in filters}
+    made.filters["tojson_text"] = lambda data: json.dumps(data, ensure_ascii=False)
+    return made
+
+
+@functools.cache
+def static_version(name: str) -> str:
+    """Of the content of a static file: a new one is at a new address. "" if there is none."""
+    file = STATIC / name
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else ""
+
+
+def static_address(name: str) -> str:
+    """Of a static file, which a browser may keep for ever."""
+    return f"/static/{name}?v={static_version(name)}"
+
+
 def count(number: float | None) -> str:
     """1234567 → "1,234,567"; below ten with one decimal; "?" while it is not known."""
     if number is None:
@@ -58,6 +88,22 @@ def count(number: float | None) -> str:
 def rate(number: float | None) -> str:
     """Of records per second; "?" while it is not known."""
     return count(number)
+
+
+def spark_words(points: Sequence[float | None]) -> str:
+    """What a sparkline shows, for who does not see it."""
+    newest = points[-1] if points and known(points[-1:]) else None
+    return f"now {count(newest)}, at most {count(max(known(points), default=None))}"
+
+
+def bar_places(parts: Sequence[tuple[str, float, str]]) -> list[tuple[str, float, float]]:
+    """(class, x, width) in a bar of 100 of each (class, share of it 0..1, words). No share goes beyond its end."""
+    places, at = [], 0.0
+    for name, share, _ in parts:
+        width = round(min(max(share, 0.0) * 100, 100 - at), 2)
+        places.append((name, round(at, 2), width))
+        at += width
+    return places
 
 
 def size(number: float | None) -> str:

@@ -9,14 +9,17 @@ minute, for the history. A look that fails leaves what was seen before, and does
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.client.admin import Admin
-from broker.client.archive_status import archived_bytes
+from broker.client.admin_types import LogDir
+from broker.client.archive_status import archives_of_leaders
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import TopicMetadata
@@ -26,7 +29,7 @@ from broker.client.group_descriptions import offsets_of_share_groups
 from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.history import Growth, History
+from pykafka_ui.history import Growth, History, Point
 from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
 
 CPU_SHARE = 0.008
@@ -37,6 +40,10 @@ LOOKED_AT_S = 30.0
 """So long after the last request of a page somebody looks at it."""
 RETRY_S = 2.0
 FIRST_S, A_MOMENT_S = 3.0, 0.3
+MOST_PARTITIONS = 1_000
+"""Of groups, whose lags and offsets are kept for an hour: 2 MB."""
+_LOOKED_AT = 20
+"""Groups, whose partitions come first."""
 
 logger = logging.getLogger("pykafka.ui")
 
@@ -85,11 +92,13 @@ class Sampler:
         self._sizes: Mapping[TopicPartition, int] = {}
         self._archived: Mapping[TopicPartition, int | None] = {}
         self._starts: dict[TopicPartition, int] = {}
+        self._unseen = {what: f"{what} are not known yet" for what in ("groups", "sizes")}
         self._topics = _Look("topics", self._look_at_topics, ENDS_S)
         self._logs = _Look("sizes", self._look_at_logs, SIZES_S)
         self._groups = _Look("groups", self._look_at_groups, GROUPS_S)
         self._looks = (self._topics, self._groups, self._logs)
-        self._written, self._read = History(), History()
+        self._written, self._read, self._by_partition = History(), History(), History()
+        self._groups_looked_at: deque[str] = deque(maxlen=_LOOKED_AT)
         self._ends_grown, self._offsets_grown = Growth(), Growth()
         self._wanted_at = float("-inf")
         self._wake = threading.Event()
@@ -110,6 +119,18 @@ class Sampler:
     def history(self, kind: str) -> History:
         """`records`: counters of what was written, by topic. `read` and `lag`: by group."""
         return self._written if kind == "records" else self._read
+
+    def of_partition(self, kind: str, group: str, tp: TopicPartition) -> list[Point]:
+        """The last hour of the `lag` of a group in a partition, or of `read`: the committed offset.
+
+        Kept are the partitions of groups that were looked at, and then of those with the largest lag.
+        """
+        return self._by_partition.values(kind, _series(group, tp))
+
+    def looked_at(self, group: str) -> None:
+        """Somebody looks at a group: keep the history of its partitions before that of others."""
+        if group not in self._groups_looked_at:
+            self._groups_looked_at.append(group)
 
     def last_rate(self, kind: str, name: str = "") -> float | None:
         """Records per second, at last; see `history`. None while it is not known."""
@@ -197,7 +218,7 @@ class Sampler:
             others = tuple(f"{one.what}: {one.error}" for one in self._looks[1:] if one.error)
             with self._looked:
                 look.count += 1
-                self._change(error=self._topics.error, others=others)
+                self._change(error=self._topics.error, others=others, unseen=dict(self._unseen))
                 self._looked.notify_all()
 
     def _change(self, **changes: Any) -> None:
@@ -231,7 +252,7 @@ class Sampler:
             topics={name: self._topic(topic, ends) for name, topic in sorted(topics.items())},
         )
         with self._looked:
-            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions))
+            self.snapshot = dataclasses.replace(seen, groups=_with_lags(seen.groups, seen.partitions, ends))
             self._looked.notify_all()
 
     def _topic(self, topic: TopicMetadata, ends: Mapping[TopicPartition, int]) -> Topic:
@@ -258,21 +279,35 @@ class Sampler:
 
     def _look_at_logs(self) -> None:
         leaders = {tp: one.leader for tp, one in self.snapshot.partitions.items() if one.leader >= 0}
+        disks: tuple[LogDir, ...] = ()
         try:
+            described = self._admin.describe_log_dirs()
+            disks = tuple(one._replace(partitions={}) for one in described)
             self._sizes = {
                 tp: replica.size
-                for found in self._admin.describe_log_dirs()
+                for found in described
                 for tp, replica in found.partitions.items()
                 if not replica.is_future and leaders.get(tp) == found.broker_id
             }
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no sizes: %s", error)
+            self._unseen["sizes"] = f"sizes and disks are not known: {error}"
             self._sizes = {}
-        self._archived = archived_bytes(self._admin)
+        else:
+            self._unseen.pop("sizes", None)
+        archives = archives_of_leaders(self._admin)
+        self._archived = {tp: one.archived_bytes for tp, one in archives.items()}
+        self._change(archives=tuple(archives.values()), certificates=self._certificates())
         known = {tp: start for tp, start in self._starts.items() if tp in self.snapshot.partitions}
         self._starts = known | known_offsets(self._cluster, leaders, EARLIEST)
-        self._change(topics={name: self._measured(topic) for name, topic in self.snapshot.topics.items()})
+        measured = {name: self._measured(topic) for name, topic in self.snapshot.topics.items()}
+        self._change(topics=measured, disks=disks)
+
+    def _certificates(self) -> dict[int, float]:
+        """By the connections that are there."""
+        known = ((one.id, self._cluster.known_connection(one)) for one in self._cluster.brokers())
+        ends = ((id_, one.certificate_ends_s) for id_, one in known if one is not None)
+        return {id_: at for id_, at in ends if at is not None}
 
     def _measured(self, topic: Topic) -> Topic:
         def measured(one: Partition) -> Partition:
@@ -288,8 +323,10 @@ class Sampler:
             coordinators = self._admin.groups_by_coordinator()
         except (BrokerError, UnsupportedVersion) as error:
             _refuse_all_but_forbidden(error)
-            logger.debug("no groups: %s", error)
+            self._unseen["groups"] = f"groups are not known: {error}"
             coordinators = {}
+        else:
+            self._unseen.pop("groups", None)
         for node, listed in coordinators.items():
             connection = self._cluster.connection(node)
             shares = [one.group_id for one in listed if one.group_type.lower() == "share"]
@@ -316,6 +353,7 @@ class Sampler:
                     type=one.group_type,
                     members=len(its) if is_known else -1,
                     assigned=frozenset(tp for member in its for tp in member.partitions),
+                    beyond=before.beyond if before else frozenset(),
                     told=told,
                 )
         self._change(groups=_with_lags(groups, self.snapshot.partitions))
@@ -334,12 +372,44 @@ class Sampler:
         lags = {("lag", name): float(one.total) for name, one in behind.items() if one.total is not None}
         if lags or not groups:
             lags["lag", ""] = sum(lags.values())
-        self._read.record(time.time(), values | lags)
+        now = time.time()
+        self._read.record(now, values | lags)
+        self._by_partition.record(now, self._of_partitions(groups))
+
+    def _of_partitions(self, groups: Mapping[str, Group]) -> dict[tuple[str, str], float]:
+        known = [group for group in groups.values() if group.has_lag]
+        known.sort(key=lambda group: (group.id not in self._groups_looked_at, -(group.behind.total or 0)))
+        found: dict[tuple[str, str], float] = {}
+        for one, tp in itertools.islice(((group, tp) for group in known for tp in group.offsets), MOST_PARTITIONS):
+            found["read", _series(one.id, tp)] = one.offsets[tp].offset
+            if tp in one.lags:
+                found["lag", _series(one.id, tp)] = one.lags[tp]
+        return found
 
 
-def _with_lags(groups: Mapping[str, Group], partitions: Mapping[TopicPartition, Partition]) -> dict[str, Group]:
+def _series(group: str, tp: TopicPartition) -> str:
+    return f"{tp}@{group}"  # a topic has no @ in its name
+
+
+def _with_lags(
+    groups: Mapping[str, Group],
+    partitions: Mapping[TopicPartition, Partition],
+    newer: Mapping[TopicPartition, int] | None = None,
+) -> dict[str, Group]:
+    """`newer`: the partitions whose ends are newer than the groups' offsets. Only such an end tells that an offset lies
+    beyond it: one that is older than the offset may just have been passed."""
+    ends = newer or {}
     return {
-        name: dataclasses.replace(group, lags=_lags(group, partitions), unread=_unread(group, partitions))
+        name: dataclasses.replace(
+            group,
+            lags=_lags(group, partitions),
+            unread=_unread(group, partitions),
+            beyond=frozenset(
+                tp
+                for tp, at in (group.offsets.items() if group.has_lag else ())
+                if (tp in ends or tp in group.beyond) and tp in partitions and 0 <= partitions[tp].end < at.offset
+            ),
+        )
         for name, group in groups.items()
     }
 

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from broker.client.admin_types import LogDir
 from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.client.group_descriptions import GroupLag
+from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 
 _KINDS = {
@@ -50,7 +52,7 @@ class Partition:
         return "in sync" if len(self.isr) >= len(self.replicas) else "under-replicated"
 
 
-def _sum(counts: Iterable[int | None]) -> int | None:
+def sum_of(counts: Iterable[int | None]) -> int | None:
     """None if one of them is."""
     found = list(counts)
     return None if None in found else sum(filter(None, found))
@@ -65,7 +67,7 @@ class Topic:
     @cached_property
     def records(self) -> int | None:
         """None if those of one partition are not known."""
-        return _sum(one.records for one in self.partitions)
+        return sum_of(one.records for one in self.partitions)
 
     @cached_property
     def end(self) -> int:
@@ -80,7 +82,7 @@ class Topic:
     @cached_property
     def archived(self) -> int | None:
         """Bytes in the archive; None if not known. What is also on the leaders' disks is in both."""
-        return _sum(one.archived for one in self.partitions)
+        return sum_of(one.archived for one in self.partitions)
 
     @cached_property
     def replication(self) -> int:
@@ -111,6 +113,9 @@ class Group:
     """-1 if they are not known: this client may not see them, or another API tells."""
     assigned: frozenset[TopicPartition] = frozenset()
     unread: Mapping[TopicPartition, int] = dataclasses.field(default_factory=dict)
+    beyond: frozenset[TopicPartition] = frozenset()
+    """Where a committed offset lies beyond the end of the log: it was cut, or its topic was made again. Nothing of a
+    new log is read until it is as long; its lag is 0."""
     told: Mapping[TopicPartition, int | None] = dataclasses.field(default_factory=dict)
     """The lags that brokers tell of a share group, which finishes records in any order; None where they do not know."""
 
@@ -178,8 +183,16 @@ class Snapshot:
     brokers: tuple[Node, ...] = ()
     topics: Mapping[str, Topic] = dataclasses.field(default_factory=dict)
     groups: Mapping[str, Group] = dataclasses.field(default_factory=dict)
+    disks: tuple[LogDir, ...] = ()
+    """The data directories of the brokers, without their partitions; () while they are not known."""
     error: str = ""
     others: tuple[str, ...] = ()
+    unseen: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """`groups`, `sizes` → why nothing is known of them: this client may not see them, or nobody has looked yet."""
+    archives: tuple[ArchiveStatus, ...] = ()
+    """Of the archived partitions of brokers that tell it, without offsets."""
+    certificates: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """Broker → when its TLS certificate ends, in Unix seconds, as far as they are known."""
 
     @cached_property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -197,6 +210,18 @@ class Snapshot:
     def led(self) -> Counter[int]:
         """Broker → partitions that it leads."""
         return Counter(one.leader for one in self.partitions.values())
+
+    @cached_property
+    def misled(self) -> Counter[int]:
+        """Broker → partitions that it should lead, as their first replica, and does not."""
+        return Counter(
+            one.replicas[0] for one in self.partitions.values() if one.replicas and one.leader != one.replicas[0]
+        )
+
+    @cached_property
+    def away(self) -> list[int]:
+        """Brokers that have replicas, and that the cluster does not list: they are down."""
+        return sorted(self.kept.keys() - {one.id for one in self.brokers})
 
     @cached_property
     def kept(self) -> Counter[int]:

@@ -26,13 +26,14 @@ from broker.client.partition_offsets import LATEST, list_offsets
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import Offsets
+from spark_connector.progress.console_reports import ConsoleReports
 from spark_connector.progress.lag_bar import LagBar
 from spark_connector.progress.last_commit import LastCommit
 from spark_connector.progress.prometheus import PrometheusLag
 from spark_connector.progress.stream_lag import QueryLag, query_lag
 from spark_connector.read.size_estimator import SizeEstimator
 
-__all__ = ["LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
+__all__ = ["ConsoleReports", "LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
 
 logger = logging.getLogger("pykafka.spark")
 

@@ -19,6 +19,10 @@ from broker.protocol.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_ENABLED = "remote.storage.enable"
+_MOST_ASKED = 100
+"""Topics whose leaders do not answer: one request each."""
+
 
 def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[ArchiveStatus]:
     """Of the partitions of `topics`; without topics, of all partitions that have an archive. Raises UnknownTopic."""
@@ -26,18 +30,30 @@ def archive_statuses(admin: Admin, topics: Iterable[str] = ()) -> list[ArchiveSt
     described = admin.describe_topics(named or None)
     partitions = [TopicPartition(name, index) for name, one in sorted(described.items()) for index in one.partitions]
     offsets = {time: known_offsets(admin.cluster, partitions, time) for time in (LATEST_TIERED, EARLIEST_LOCAL)}
-    known = _of_leaders(admin)
+    known = archives_of_leaders(admin)
     if not named:
-        partitions = [tp for tp in partitions if tp in known or offsets[LATEST_TIERED].get(tp, -1) >= 0]
+        told = offsets[LATEST_TIERED]
+        archived = {tp.topic for tp in partitions if tp in known or told.get(tp, -1) >= 0}
+        silent = {tp.topic for tp in partitions if tp not in told} - archived if told else set()
+        archived |= {name for name in sorted(silent)[:_MOST_ASKED] if _has_archive(admin, name)}
+        partitions = [
+            tp
+            for tp in partitions
+            if tp in known or told.get(tp, -1) >= 0 or (told and tp not in told and tp.topic in archived)
+        ]
     offsets |= {time: known_offsets(admin.cluster, partitions, time) for time in (EARLIEST, LATEST)}
     open_ = _open_transactions(admin, [tp for tp in partitions if tp in known and known[tp].lag_segments])
     return [_status(known.get(tp, ArchiveStatus(tp)), offsets, open_.get(tp, "")) for tp in partitions]
 
 
-def archived_bytes(admin: Admin) -> dict[TopicPartition, int | None]:
-    """How much of each archived partition is in the archive, as far as brokers answer; None if its leader does not
-    know."""
-    return {tp: one.archived_bytes for tp, one in _of_leaders(admin).items()}
+def _has_archive(admin: Admin, topic: str) -> bool:
+    """By its setting: of a topic whose leaders do not answer nothing else tells."""
+    try:
+        found = admin.describe_configs(ResourceType.TOPIC, topic, [_ENABLED]).get(_ENABLED)
+    except PykafkaError as error:
+        logger.debug("whether %s has an archive: %s", topic, error)
+        return False
+    return found is not None and found.value == "true"
 
 
 def _status(
@@ -54,7 +70,8 @@ def _status(
     )
 
 
-def _of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
+def archives_of_leaders(admin: Admin) -> dict[TopicPartition, ArchiveStatus]:
+    """What brokers know of each archived partition that they lead, without offsets, as far as they answer."""
     found: dict[TopicPartition, ArchiveStatus] = {}
     for node in admin.cluster.brokers():
         try:

@@ -199,6 +199,16 @@ class BrokerConnection(AutoCloseable):
         return self._socket is None
 
     @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate ends, in Unix seconds; None without TLS, or if nobody has checked it."""
+        sock = self._socket
+        try:
+            told = sock.getpeercert() if isinstance(sock, ssl.SSLSocket) else None
+        except (ValueError, OSError):  # another thread has closed it
+            return None
+        return ssl.cert_time_to_seconds(str(told["notAfter"])) if told else None
+
+    @property
     def in_flight(self) -> int:
         """The number of requests without a response yet."""
         return len(self._sent)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pykafka_ui.console import Loads
+from pykafka_ui.console import Console
 from pykafka_ui.listing import listing
+from pykafka_ui.loads.health import STATES, Health, Series, address, judged
 from pykafka_ui.loads.places import GroupOfLoads, UnknownPlace
 from pykafka_ui.render import Renderer
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
@@ -21,22 +22,45 @@ _EVERY_S, _BUSY_S = 30, 2
 
 
 class LoadPages:
-    def __init__(self, loads: Loads, render: Renderer) -> None:
+    def __init__(self, console: Console, render: Renderer) -> None:
+        loads = console.loads
+        assert loads is not None
+        self._sampler = console.sampler
+        self._survey = loads.survey
         self._places = loads.places
         self._verifications = loads.verifications
         self._render = render.page
 
     def router(self) -> APIRouter:
         pages = APIRouter(include_in_schema=False, prefix="/loads")
-        pages.add_api_route("", self.places)
+        pages.add_api_route("", self.series)
         pages.add_api_route("/group", self.group)
         pages.add_api_route("/load", self.load)
         pages.add_api_route("/verify", self.verify, methods=["POST"])
         pages.add_api_route("/stop", self.stop, methods=["POST"])
         return pages
 
-    def places(self, request: Request) -> Response:
-        return self._render(request, "loads.html", every=_EVERY_S, places=self._places.content(), to_group=_to_group)
+    def series(self, request: Request, q: str = "", state: str = "", sort: str = "state", page: int = 1) -> Response:
+        """All series of all places. Nothing is read for it that the last look has not read."""
+        seen, looked, order = self._sampler.watch(), self._survey.seen(), list(STATES)
+        found = judged(looked.series, seen, self._survey.now_ms())
+        if q:
+            found = [one for one in found if _is_meant(one[0], q.lower())]
+        counts = Counter(health.word for _, _, health in found)
+        keys: dict[str, Callable[[tuple[Series, int | None, Health]], Any]] = {
+            "series": lambda one: (one[0].group, one[0].place),
+            "state": lambda one: (order.index(one[2].word), one[0].group, one[0].place),
+            "lag": lambda one: -1 if one[1] is None else one[1],
+            "newest": lambda one: one[0].newest_ms,
+            "day": lambda one: one[0].a_day or 0,
+            "bad": lambda one: one[0].bad or 0,
+            "files": lambda one: one[0].files or 0,
+        }
+        rows = [one for one in found if one[2].word == state] if state else found
+        shown = listing("/loads", rows, keys, sort=sort, page=page, query=q, extra=(("state", state),))
+        every = _EVERY_S if looked.is_whole else _BUSY_S
+        about: dict[str, Any] = {"word": state, "states": STATES, "counts": counts, "total": len(found)}
+        return self._render(request, "loads.html", every=every, seen=seen, looked=looked, listing=shown, **about)
 
     def group(self, request: Request, at: str, group: str, sort: str = "-load", page: int = 1) -> Response:
         found, state = self._places.group(at, group), self._verifications.state(at, group)
@@ -60,8 +84,8 @@ class LoadPages:
             verification=state,
             verdicts=(state.verdicts if state else None) or {},
             what_to_do=WHAT_TO_DO,
-            here=_to_group(at, group),
-            to_load=lambda one: f"/loads/load?{urlencode({'at': at, 'group': group, 'id': one.record.load_id})}",
+            here=address("group", at, group),
+            to_load=lambda one: address("load", at, group, id=one.record.load_id),
         )
 
     def load(self, request: Request, at: str, group: str, id: str, sort: str = "partition", page: int = 1) -> Response:
@@ -80,20 +104,20 @@ class LoadPages:
             listing=shown,
             verdict=(state.verdicts or {}).get(id) if state else None,
             what_to_do=WHAT_TO_DO.get(entry.state),
-            to_group=_to_group(at, group),
+            to_group=address("group", at, group),
         )
 
     def verify(self, at: str, group: str) -> Response:
         self._verifications.start(at, self._places.target(at, group))
-        return RedirectResponse(_to_group(at, group), 303)
+        return RedirectResponse(address("group", at, group), 303)
 
     def stop(self, at: str, group: str) -> Response:
         self._verifications.stop(at, group)
-        return RedirectResponse(_to_group(at, group), 303)
+        return RedirectResponse(address("group", at, group), 303)
 
 
-def _to_group(at: str, group: str) -> str:
-    return f"/loads/group?{urlencode({'at': at, 'group': group})}"
+def _is_meant(one: Series, text: str) -> bool:
+    return any(text in name.lower() for name in (one.place, one.group, *one.topics))
 
 
 def _load_of(group: GroupOfLoads, load_id: str) -> HistoryEntry:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -134,13 +134,28 @@ class LoadPlaces:
 
     def content(self) -> list[PlaceContent]:
         """Every place with its groups. One that cannot be read does not hide the others, nor does a catalog."""
-        found = [self._content_of(url, place) for url, place in self._fixed.items()]
+        return [
+            PlaceContent(url, [self._group_of(url, target) for target in targets], error)
+            for url, targets, error in self.each()
+        ]
+
+    def each(self) -> Iterator[tuple[str, Sequence[Target], str]]:
+        """Every place: its URL, a target for each group that has loads there, and why it cannot be read."""
+        for url, place in self._fixed.items():
+            yield url, *self._tried(url, place)
         for catalog in self._catalogs:
             try:
-                found += [self._content_of(url, place) for url, place in self._tables_of(catalog).items()]
+                tables = self._tables_of(catalog)
             except PykafkaError as error:
-                found.append(PlaceContent(f"catalog {catalog}", error=text_without_secrets(str(error))))
-        return found
+                yield f"catalog {catalog}", (), text_without_secrets(str(error))
+                continue
+            for url, place in tables.items():
+                yield url, *self._tried(url, place)
+
+    def forget(self) -> None:
+        """Read all anew: something was changed."""
+        self._targets.forget()
+        self._groups.forget()
 
     def target(self, url: str, group: str) -> Target:
         """Raises UnknownPlace, and the errors of opening it."""
@@ -157,14 +172,16 @@ class LoadPlaces:
 
     def group(self, url: str, group: str) -> GroupOfLoads:
         """Raises UnknownPlace, and the errors of opening the place."""
-        target = self.target(url, group)
-        return self._groups.get((url, group), lambda: _read(target))
+        return self._group_of(url, self.target(url, group))
 
-    def _content_of(self, url: str, place: LoadPlace) -> PlaceContent:
+    def _group_of(self, url: str, target: Target) -> GroupOfLoads:
+        return self._groups.get((url, target.group), lambda: read(target))
+
+    def _tried(self, url: str, place: LoadPlace) -> tuple[Sequence[Target], str]:
         try:
-            return PlaceContent(url, [self.group(url, target.group) for target in self._targets_at(url, place)])
+            return self._targets_at(url, place), ""
         except PykafkaError as error:
-            return PlaceContent(url, error=text_without_secrets(str(error)))
+            return (), text_without_secrets(str(error))
 
     def _targets_at(self, url: str, place: LoadPlace) -> list[Target]:
         return self._targets.get(url, place.targets)
@@ -177,7 +194,8 @@ class LoadPlaces:
         return self._listed.get(catalog, listed)
 
 
-def _read(target: Target) -> GroupOfLoads:
+def read(target: Target) -> GroupOfLoads:
+    """The loads of a group as they are now, or why they cannot be read."""
     if target.offsets == "zookeeper" and target.zookeeper_connect is None:
         return GroupOfLoads(target, History([]), "its offsets are in ZooKeeper: start with --zookeeper HOST:PORT")
     try:

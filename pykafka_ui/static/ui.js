@@ -1,4 +1,4 @@
-// Charts, copy buttons, and a line that says when the server does not answer. Everything else is HTML.
+// Charts, copy buttons, the finder's keys, and a line that says when the server does not answer. Everything else is HTML.
 "use strict";
 
 const lost = () => document.getElementById("lost");  // htmx replaces it with the page
@@ -23,6 +23,26 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("keydown", (event) => {  // what looks like a button must act like one
   if (event.key === " " && event.target.matches("a[role=button]")) { event.preventDefault(); event.target.click(); }
 });
+
+const finder = document.querySelector(".finder");  // `/` leads to it from anywhere, arrows through it, Escape out of it
+
+document.addEventListener("keydown", (event) => {
+  const input = finder.querySelector("input");
+  if (event.key === "/" && !event.ctrlKey && !event.metaKey && !event.altKey && !event.target.closest("input, textarea, select")) {
+    event.preventDefault();
+    input.select();
+  } else if (finder.contains(event.target) && event.key === "Escape") {
+    input.value = "";
+    document.getElementById("finder-list").replaceChildren();
+    document.activeElement.blur();
+  } else if (finder.contains(event.target) && (event.key === "ArrowDown" || event.key === "ArrowUp")) {
+    event.preventDefault();
+    const stops = [input, ...finder.querySelectorAll("a")];
+    stops.at((stops.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)) % stops.length).focus();
+  }
+});
+
+document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });  // a phone's are cut
 
 if (matchMedia("(max-width: 40rem)").matches) {  // on a phone the form would fill the screen
   for (const form of document.querySelectorAll("details.asked:not([data-keep])")) form.open = false;

@@ -86,7 +86,10 @@ class SourceLag:
 
 @dataclass(frozen=True)
 class QueryLag:
-    """One query after a batch. `id` survives restarts, `run_id` does not. `timestamp`: begin of the batch, ISO 8601."""
+    """One query after a batch. `id` survives restarts, `run_id` does not. `timestamp`: begin of the batch, ISO 8601.
+
+    `duration_ms`: of the batch; None if Spark does not tell.
+    """
 
     id: str
     run_id: str
@@ -94,6 +97,7 @@ class QueryLag:
     batch_id: int
     timestamp: str
     sources: tuple[SourceLag, ...] = ()
+    duration_ms: int | None = None
 
     @property
     def label(self) -> str:
@@ -111,6 +115,7 @@ def query_lag(progress: Mapping[str, Any], estimate: SizeEstimate | None = None)
         batch_id=int(progress.get("batchId") or 0),
         timestamp=str(progress.get("timestamp") or ""),
         sources=tuple(source for source in sources if source is not None),
+        duration_ms=None if (took := progress.get("batchDuration")) is None else int(took),
     )
 
 

@@ -135,8 +135,9 @@ def test_what_is_not_there(ui: UiProcess, loaded: Loaded, path: str, message: st
 def test_one_reads_what_was_loaded_and_verifies_it(tab: Tab, loaded: Loaded, table: DatabaseWorld) -> None:
     page = tab.open("/")
     page.get_by_role("link", name="Loads", exact=True).click()
-    expect(page.get_by_role("row").filter(has_text="nightly")).to_contain_text("1 killed")
-    expect(page.get_by_role("row").filter(has_text=table.group)).to_contain_text("6")
+    expect(page.get_by_role("row").filter(has_text="nightly")).to_contain_text("failed")
+    expect(page.get_by_role("row").filter(has_text="nightly")).to_contain_text(f"{loaded.killed} was killed")
+    expect(page.get_by_role("row").filter(has_text=table.group)).to_contain_text("sql")
     page.get_by_role("link", name="nightly").click()
     expect(page.locator("#list tbody tr")).to_have_count(3)
     expect(page.locator("#list tbody tr").first).to_contain_text(loaded.killed)

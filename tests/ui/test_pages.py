@@ -401,7 +401,7 @@ def test_a_group_that_the_coordinator_assigns(tab: Tab, ui: UiProcess, broker: K
         for name, value in (("Protocol", "consumer"), ("State", "Stable"), ("Epochs", f"{epoch}, {epoch}")):
             expect(page.locator(".figures div", has=page.get_by_text(name, exact=True))).to_contain_text(value)
         row = page.locator("tr", has=page.get_by_text("reader", exact=True))
-        assert row.locator("td.number").all_text_contents() == [str(epoch), "3", "0", "0"]
+        assert row.locator("td.number").all_text_contents()[2:] == ["3", str(epoch), "0", "0"]
 
 
 def test_what_a_group_has_not_begun_to_read_is_shown_everywhere(

@@ -1,0 +1,71 @@
+"""The finder: topics, groups, brokers and loads by a part of their names, from every page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlencode
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from pykafka_ui.console import Console
+from pykafka_ui.render import Renderer, segment
+
+_SHOWN = 8
+"""Of a kind."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What was found of a kind: the `first` few as (name, address), and the address of a list of `all`."""
+
+    name: str
+    found: int
+    first: Sequence[tuple[str, str]]
+    all: str
+
+
+def matching(query: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Those (name, address) that have `query` in their names, in any case; the name itself first, then beginnings."""
+    asked = query.lower()
+    found = [(one[0].lower(), one) for one in named if asked in one[0].lower()]
+    found.sort(key=lambda one: (one[0] != asked, not one[0].startswith(asked), one[0]))
+    return [one for _, one in found]
+
+
+class FindPage:
+    def __init__(self, console: Console, render: Renderer) -> None:
+        self._console = console
+        self._render = render.page
+
+    def router(self) -> APIRouter:
+        pages = APIRouter(include_in_schema=False)
+        pages.add_api_route("/find", self.find)
+        return pages
+
+    def find(self, request: Request, q: str = "") -> Response:
+        """A page, of which the finder shows the list. One that is the only one is shown itself."""
+        query = q.strip()
+        parts = self._parts(query) if query else []
+        if sum(one.found for one in parts) == 1 and "hx-request" not in request.headers:
+            return RedirectResponse(next(one.first[0][1] for one in parts if one.found), 303)
+        return self._render(request, "find.html", every=0, query=query, parts=parts)
+
+    def _parts(self, query: str) -> list[Part]:
+        seen = self._console.sampler.watch()
+        kinds: dict[str, tuple[Iterable[tuple[str, str]], str]] = {
+            "Topics": (((name, f"/topics/{segment(name)}") for name in seen.topics), "/topics"),
+            "Groups": (((name, f"/groups/{segment(name)}") for name in seen.groups), "/groups"),
+            "Brokers": (
+                ((f"{one.id} at {one.host}:{one.port}", f"/brokers/{one.id}") for one in seen.brokers),
+                "/brokers",
+            ),
+        }
+        parts = []
+        for name, (named, page) in kinds.items():
+            found = matching(query, named)
+            more = {"q": query, "internal": "1"} if page == "/topics" else {"q": query}
+            parts.append(Part(name, len(found), found[:_SHOWN], f"{page}?{urlencode(more)}"))
+        return parts
