@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from broker.embedded import EmbeddedCluster
 from broker.protocol.described_config import ResourceType
 from pykafka_demo.flights import SCHEMA, flights
 from spark_connector.cli.session import LazySession
+from spark_connector.listener import ConsoleReports, LagListener
 from spark_connector.load import load
 from spark_connector.registry.embedded_registry import EmbeddedRegistry
 
@@ -71,11 +73,15 @@ _ANSWERS = [AcknowledgeType.ACCEPT] * 17 + [AcknowledgeType.RELEASE] * 2 + [Ackn
 
 
 class Busy(NamedTuple):
-    """What a console of the cluster is started with, beside the catalog and table of below: `loads` are directories."""
+    """What a console of the cluster is started with, beside the catalog and table of below: `loads` are directories.
+
+    `console` is to be given the console's address, to which the stream reports. The loads begin then.
+    """
 
     bootstrap: str
     registry: str
     loads: list[str]
+    console: Future[str]
     check: Callable[[], None]
 
 
@@ -94,7 +100,9 @@ def busy_cluster(directory: Path) -> Iterator[Busy]:
                 Admin(made).create_topic(name, partitions, 3, settings)
         schema = registry.register("fares-value", json.dumps(FARE))
         life = opened.enter_context(_Life(cluster.bootstrap, directory).going_on(schema))
-        yield Busy(cluster.bootstrap, registry.url, [f"{directory}/delta", f"{directory}/files"], life.check)
+        yield Busy(
+            cluster.bootstrap, registry.url, [f"{directory}/delta", f"{directory}/files"], life.console, life.check
+        )
 
 
 @contextlib.contextmanager
@@ -119,6 +127,7 @@ class _Life:
         self.bootstrap = bootstrap
         self.directory = directory
         self.ended = threading.Event()
+        self.console: Future[str] = Future()
         self._failed: list[BaseException] = []
 
     @contextlib.contextmanager
@@ -139,6 +148,7 @@ class _Life:
             yield self
         finally:
             self.ended.set()
+            self.console.cancel()
             for thread in threads:
                 thread.join()
 
@@ -227,10 +237,11 @@ class _Life:
         ]
         with LazySession("pictures", "local[2]", {}, self.directory / "spark.log") as lazy:
             spark = lazy.session()
+            spark.streams.addListener(LagListener(ConsoleReports(self.console.result(120))))
             stream = spark.readStream.format("pykafka").option("kafka.bootstrap.servers", self.bootstrap)
             stream = stream.options(subscribe="bookings", offsetStore="group", group="bookings-live")
             sink = stream.load().writeStream.format("noop").trigger(processingTime="4 seconds")
-            query = sink.option("checkpointLocation", f"{self.directory}/checkpoint").start()
+            query = sink.queryName("bookings live").option("checkpointLocation", f"{self.directory}/checkpoint").start()
             for turn in range(1_000_000):
                 for one in series[1 if turn > 4 else 0 :]:
                     load(spark, **common, **one)

@@ -6,9 +6,11 @@ cluster of busy_cluster.py, after long enough that the charts have a line.
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Mapping
+from html import unescape
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -43,11 +45,14 @@ def take(target: Path, tabs: Mapping[str, str]) -> dict[str, str]:
         places = [word for place in busy.loads for word in ("--loads", place)]
         given = ["--schema-registry", busy.registry, "--catalog", CATALOG, *places]
         with UiProcess(busy.bootstrap, *given) as ui:
+            busy.console.set_result(ui.address)
             for _ in range(LASTS_S // 5):  # it looks at the cluster more often while somebody looks at it
                 ui.get("/")
                 busy.check()
                 time.sleep(5)
             eventually(lambda: all(ui.get(address).status == 200 for _, address in pages.values()), 30)
+            if table := re.search(r'href="(/loads/table\?[^"]*)"', ui.get(pages["series"][1]).text):
+                pages["table"] = ("The table that it writes", unescape(table[1]))
             taken = _shoot(ui.address, pages, target)
             busy.check()
             return taken
