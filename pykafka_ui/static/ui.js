@@ -43,7 +43,8 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });  // a phone's are cut
+const current = document.querySelector("nav [aria-current]");  // a phone shows a part of the pages
+if (current) current.closest("ul").scrollLeft = current.offsetLeft - 100;
 
 if (matchMedia("(max-width: 40rem)").matches) {  // on a phone the form would fill the screen
   for (const form of document.querySelectorAll("details.asked:not([data-keep])")) form.open = false;

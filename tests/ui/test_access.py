@@ -199,7 +199,7 @@ def test_a_large_body_is_not_read(ui: UiProcess, broker: Kafka) -> None:
 def test_a_page_asks_again_at_this_server_only(ui: UiProcess, path: str) -> None:
     page = ui.get(path)
     assert page.status == 404
-    (again,) = re.findall(r'hx-get="([^"]*)"', page.text)
+    (again,) = re.findall(r'<main[^>]* hx-get="([^"]*)"', page.text)
     assert urlsplit(urljoin(ui.address + "/", html.unescape(again))).netloc == urlsplit(ui.address).netloc
     assert "\\" not in again
 
