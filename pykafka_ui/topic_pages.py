@@ -44,7 +44,7 @@ class TopicPages:
             and (internal or state or not one.internal)
             and (not state or one.count_of(STATES[state]))
         ]
-        extra = (("internal", "1" if internal else ""), ("state", state))
+        extra = ((("internal", "1"),) if internal else ()) + ((("state", state),) if state else ())
         shown = listing("/topics", rows, topic_keys(self._console, found), sort=sort, page=page, query=q, extra=extra)
         return self._render(
             request,
