@@ -11,8 +11,8 @@ RECENT_S = 300.0
 """What is said of now is of these last seconds."""
 RECENT_POINTS = int(RECENT_S / STEP_S) + 1
 """That many at most."""
-_FEWEST = 4
-"""Points. With fewer a group that commits seldom would seem to fall behind between two commits."""
+_FEWEST = 6
+"""Points. With fewer a group that commits seldom would seem to fall behind between two commits, as each load does."""
 
 
 def is_growing(lags: Sequence[Point]) -> bool | None:

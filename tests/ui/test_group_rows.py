@@ -86,10 +86,10 @@ def test_loads_and_sinks_are_folded_under_what_they_belong_to() -> None:
 
 def test_filters_find_as_many_as_they_say() -> None:
     rows = [
-        GroupRow(group("grows", lag=4), points(1, 2, 3, 4)),
-        GroupRow(group("behind", lag=4), points(4, 4, 4, 4)),
+        GroupRow(group("grows", lag=4), points(1, 2, 3, 4, 5, 6)),
+        GroupRow(group("behind", lag=4), points(4, 4, 4, 4, 4, 4)),
         GroupRow(group("unknown", "Empty", lag=None)),
-        GroupRow(group("done"), points(4, 3, 2, 0)),
+        GroupRow(group("done"), points(6, 5, 4, 3, 2, 0)),
         GroupRow(SINK),
     ]
     found = {name: count for name, _, count in choices(rows, "")}
@@ -106,7 +106,11 @@ def test_the_slowest_member_comes_first_and_what_is_not_known_is_no_zero() -> No
     def member(name: str, *tps: TopicPartition) -> MemberDescription:
         return MemberDescription(name, None, name, "host", tps)
 
-    lags = {("lag", T0): points(1, 2, 3, 30), ("read", T0): points(0, 30, 60, 90), ("read", T1): points(0, 0, 300, 900)}
+    lags = {
+        ("lag", T0): points(1, 1, 1, 2, 3, 30),
+        ("read", T0): points(0, 30, 60, 90),
+        ("read", T1): points(0, 0, 300, 900),
+    }
     one = Group(
         "g",
         "Stable",

@@ -23,15 +23,15 @@ def points(*values: float | None, step_s: float = 30) -> list[Point]:
 @pytest.mark.parametrize(
     ("lags", "grows"),
     [
-        (points(1, 2, 3, 4), True),
-        (points(0, 0, 5, 9), True),
-        (points(5, None, 6, 7, 8), True),
-        (points(4, 3, 2, 1), False),
-        (points(9, 9, 9, 9), False),
+        (points(1, 2, 3, 4, 5, 6), True),
+        (points(0, 0, 0, 5, 9, 9), True),
+        (points(5, 5, None, 6, 7, 8, 9), True),
+        (points(6, 5, 4, 3, 2, 1), False),
+        (points(9, 9, 9, 9, 9, 9), False),
         (points(0, 50, 0, 50, 0, 50), False),  # it commits seldom
-        (points(100, 1, 2, 3), False),  # it caught up within the time that is looked at
-        (points(1, 2, 3), None),
-        (points(1, 2, 3, 4, None), None),
+        (points(100, 1, 2, 3, 4, 5), False),  # it caught up within the time that is looked at
+        (points(1, 2, 3, 4, 5), None),
+        (points(1, 2, 3, 4, 5, 6, None), None),
         (points(None, None, None, None), None),
         ([], None),
         (points(*[900] * 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11), True),  # what was before is long ago

@@ -102,6 +102,7 @@ def test_a_slash_in_a_field_is_a_slash(tab: Tab, names: list[str]) -> None:
 
 
 def test_the_finder_works_without_scripts(ui: UiProcess, names: list[str]) -> None:
+    eventually(lambda: all(ui.get(f"/topics/{name}").status == 200 for name in names), interval=0.5)
     found = ui.get("/find?q=found").text
     assert [found.index(f'<a href="/topics/{name}">') for name in ("found", "found-here", "not-found")]
     assert "<title>other · pykafka</title>" in ui.get("/find?q=oth").text, "the only one is shown itself"

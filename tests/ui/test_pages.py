@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -103,6 +103,34 @@ def test_topics_are_found_as_one_types(tab: Tab, flights: str, broker: Kafka) ->
     expect(page.get_by_role("searchbox")).to_have_value("FLIGHT")
     page.get_by_role("searchbox").fill("no such topic")
     expect(page.get_by_text("No topic has “no such topic” in its name.")).to_be_visible()
+
+
+def test_what_is_found_stays_although_the_page_asks_again_meanwhile(tab: Tab, flights: str) -> None:
+    """A search takes long, and the page, which asks again every second, would go back to what was found before."""
+    held: list[Route] = []
+    asked: list[str] = []
+
+    def hold_the_search(route: Route) -> None:
+        asked.append(route.request.url)
+        if "q=FLIGHT" in route.request.url and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    tab.hurry()
+    page = tab.open("/topics?q=no+such+topic")
+    page.route(re.compile("/topics"), hold_the_search)
+    page.get_by_role("searchbox").fill("FLIGHT")
+    while not held:
+        page.wait_for_timeout(50)
+    page.wait_for_timeout(2_500)  # it is time to ask again
+    searched = len(asked)
+    held[0].continue_()
+    expect(page.get_by_role("link", name=flights)).to_be_visible()
+    while len(asked) < searched + 2:
+        page.wait_for_timeout(50)
+    assert all("q=FLIGHT" in url for url in asked[searched:])
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_topics_are_sorted_and_internal_ones_hidden(tab: Tab, flights: str) -> None:
@@ -482,7 +510,7 @@ def test_it_can_be_used_by_keyboard_on_a_phone_and_in_the_dark(chromium: Browser
     assert sum(map(int, background[4:-1].split(","))) < 150, background
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-    for _ in range(3):
+    for _ in range(4):  # the name of the console leads to the overview, too
         page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Groups")).to_be_focused()
     page.keyboard.press("Enter")
