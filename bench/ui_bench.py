@@ -26,8 +26,8 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.history import STEP_S
-from pykafka_ui.sampler import Sampler
+from pykafka_ui.seen.history import STEP_S
+from pykafka_ui.seen.sampler import Sampler
 from tests.support.broker_process import BrokerProcess
 from tests.support.ui_process import UiProcess
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query
 
 from pykafka_ui.console import Console, Loads
-from pykafka_ui.records_query import AskedRecords
-from pykafka_ui.streams import StreamReport
+from pykafka_ui.records.records_query import AskedRecords
+from pykafka_ui.seen.streams import StreamReport
 
 Document = dict[str, Any]
 At = Annotated[str, Query(description="URL of a place, as `--loads` has it, without a password")]

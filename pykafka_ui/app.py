@@ -27,9 +27,9 @@ from pykafka_ui.console import Console
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.rewinds import RewindPages
 from pykafka_ui.loads.tables import Tables
-from pykafka_ui.pages import Pages
+from pykafka_ui.pages.all_pages import Pages
 from pykafka_ui.render import STATIC, Renderer, static_version
-from pykafka_ui.snapshot import Snapshot
+from pykafka_ui.seen.snapshot import Snapshot
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.reads import reads
 from pykafka_ui.v3.writes import Writes

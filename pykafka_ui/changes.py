@@ -30,7 +30,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import parse_pairs, parse_time
 from broker.tools.output import counted
 from pykafka_ui.console import DELIVERED_S, Console
-from pykafka_ui.records_query import in_range, number
+from pykafka_ui.records.records_query import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
 from pykafka_ui.reset_preview import HEAD, Move, summary
 from pykafka_ui.status import status_of

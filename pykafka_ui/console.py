@@ -27,18 +27,18 @@ from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import without_secrets
-from pykafka_ui.browse import Readers
-from pykafka_ui.history import HOUR_S, PastRates
 from pykafka_ui.loads.places import LoadPlaces
 from pykafka_ui.loads.survey import Survey
 from pykafka_ui.loads.verifications import Verifications
-from pykafka_ui.recent import Recent
-from pykafka_ui.records_query import FoundRecords, RecordsQuery
-from pykafka_ui.sampler import Sampler
-from pykafka_ui.snapshot import Topic
-from pykafka_ui.streams import Streams
+from pykafka_ui.records.browse import Readers
+from pykafka_ui.records.records_query import FoundRecords, RecordsQuery
+from pykafka_ui.records.values import Decoder
+from pykafka_ui.seen.history import HOUR_S, PastRates
+from pykafka_ui.seen.recent import Recent
+from pykafka_ui.seen.sampler import Sampler
+from pykafka_ui.seen.snapshot import Topic
+from pykafka_ui.seen.streams import Streams
 from pykafka_ui.v3.record_json import RecordToSend
-from pykafka_ui.values import Decoder
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.tools.output import counted
 from pykafka_ui.console import OpenTransaction
-from pykafka_ui.history import Point
-from pykafka_ui.lag_trend import is_growing
-from pykafka_ui.loads.health import SeriesHealth
+from pykafka_ui.loads.series_health import SeriesHealth
 from pykafka_ui.render import count, duration_text, segment, size_text
-from pykafka_ui.snapshot import Snapshot
+from pykafka_ui.seen.history import Point
+from pykafka_ui.seen.lag_trend import is_growing
+from pykafka_ui.seen.snapshot import Snapshot
 
 KINDS = ("bad", "warn", "unknown")
 """Worst first."""

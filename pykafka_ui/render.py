@@ -21,9 +21,9 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.history import STEP_S
+from pykafka_ui.records.visible import visible
+from pykafka_ui.seen.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
-from pykafka_ui.visible import visible
 
 if TYPE_CHECKING:
     from pykafka_ui.console import Console

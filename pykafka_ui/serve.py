@@ -18,7 +18,7 @@ from pykafka_ui.app import make_app
 from pykafka_ui.console import Console, Loads
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces
 from pykafka_ui.loads.verifications import LogSource, Verifications
-from pykafka_ui.values import Decoder
+from pykafka_ui.records.values import Decoder
 from spark_connector.cli.load_options import cluster_options
 from spark_connector.formats.schema_registry import SchemaRegistry
 from spark_connector.formats.value_format import RegistrySettings, registry_address

@@ -139,7 +139,7 @@ ONLY_IN = {
     "starlette": {"broker/web/", "pykafka_ui/"},
     "fastapi": {"pykafka_ui/"},
     "jinja2": {"pykafka_ui/render.py"},
-    "jsonpath_rfc9535": {"pykafka_ui/filters.py"},
+    "jsonpath_rfc9535": {"pykafka_ui/records/filters.py"},
     "re2": {"broker/patterns/re2.py"},
     "uvicorn": {"broker/web/", "pykafka_ui/serve.py"},
     "aws_msk_iam_sasl_signer": {"broker/security/token_providers/aws_msk.py"},

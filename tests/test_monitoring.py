@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from broker.tools.broker import app
 from pykafka_ui.app import GroupMetrics
-from pykafka_ui.snapshot import Snapshot
+from pykafka_ui.seen.snapshot import Snapshot
 from tests.support.requirements import give_up
 from tests.support.source_tree import ROOT
 

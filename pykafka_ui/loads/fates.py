@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.loads.places import LoadPlaces
-from pykafka_ui.snapshot import Snapshot
+from pykafka_ui.seen.snapshot import Snapshot
 from spark_connector.loads.history import HistoryEntry, LoadState
 from spark_connector.loads.record import LoadRange
 

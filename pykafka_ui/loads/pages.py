@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from pykafka_ui.console import Console
-from pykafka_ui.listing import listing
-from pykafka_ui.loads.health import STATES, WORDS, Health, Series, address, judged
 from pykafka_ui.loads.places import GroupOfLoads, UnknownPlace
 from pykafka_ui.loads.queries import command, snippets
 from pykafka_ui.loads.schemas import schema_history
+from pykafka_ui.loads.series_health import STATES, WORDS, Health, Series, address, judged
 from pykafka_ui.loads.tables import COLUMNS, Tables
+from pykafka_ui.pages.listing import listing
 from pykafka_ui.render import Renderer
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.errors import PykafkaError
 from broker.storage.url_secrets import text_without_secrets, without_secrets
-from pykafka_ui.recent import Recent
+from pykafka_ui.seen.recent import Recent
 from spark_connector.loads.addresses import storage_options_for
 from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
 from spark_connector.loads.request import Target

@@ -8,9 +8,9 @@ from starlette.responses import RedirectResponse, Response
 
 from broker.errors import ConfigError, PykafkaError
 from pykafka_ui.console import Console
-from pykafka_ui.loads.health import address
 from pykafka_ui.loads.places import read
 from pykafka_ui.loads.queries import command
+from pykafka_ui.loads.series_health import address
 from pykafka_ui.loads.tables import Tables
 from pykafka_ui.render import Renderer
 from pykafka_ui.status import status_of

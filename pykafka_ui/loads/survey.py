@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from broker.storage.url_secrets import text_without_secrets
-from pykafka_ui.loads.health import Series
 from pykafka_ui.loads.places import LoadPlaces, read
+from pykafka_ui.loads.series_health import Series
 
 _FRESH_S, _SEEN_BESIDE_S = 5.0, 60.0
 """The pause between two looks, at least: for who waits for the loads, and for who shows them beside other things."""

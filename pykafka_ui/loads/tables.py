@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from broker.errors import PykafkaError
 from broker.storage.url_secrets import text_without_secrets
-from pykafka_ui.recent import Recent
-from pykafka_ui.values import Decoder
+from pykafka_ui.records.values import Decoder
+from pykafka_ui.seen.recent import Recent
 from spark_connector.loads.evolution import type_name
 from spark_connector.loads.request import Target
 from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion

@@ -15,7 +15,7 @@ from broker.errors import PykafkaError
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.console import Console
-from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
+from pykafka_ui.seen.snapshot import Group, Partition, Snapshot, Topic
 from pykafka_ui.v3.resources import Document, Resource, View, upper_snake
 
 At = Sequence[object]

@@ -15,7 +15,7 @@ from fastapi import APIRouter, HTTPException
 from starlette.requests import Request
 
 from pykafka_ui.console import Console
-from pykafka_ui.snapshot import Snapshot
+from pykafka_ui.seen.snapshot import Snapshot
 
 Document = dict[str, Any]
 _NUMBERS = ("broker_id", "partition_id")

@@ -24,7 +24,7 @@ from broker.tools.client_options import client_settings
 from pykafka_ui.access import Credentials
 from pykafka_ui.app import make_app
 from pykafka_ui.console import Console
-from pykafka_ui.values import Decoder
+from pykafka_ui.records.values import Decoder
 from spark_connector.load import load
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values

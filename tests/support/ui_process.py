@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from broker.tools.main import main
-from pykafka_ui import console, history, sampler
+from pykafka_ui import console
+from pykafka_ui.seen import history, sampler
 from tests.support.source_tree import ROOT
 
 SOON = {"CPU_SHARE": 0.1, "ENDS_S": 0.5, "GROUPS_S": 0.5, "SIZES_S": 2.0, "RETRY_S": 0.5}

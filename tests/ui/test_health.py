@@ -13,8 +13,8 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.health import Finding, Health, health_of
-from pykafka_ui.history import Point
-from pykafka_ui.snapshot import Group, Partition, Snapshot, Topic
+from pykafka_ui.seen.history import Point
+from pykafka_ui.seen.snapshot import Group, Partition, Snapshot, Topic
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0

@@ -13,13 +13,13 @@ import pytest
 from starlette.requests import Request
 
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.loads.health import SMALL_FILES, Health, Series, next_offsets, series_health
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.places import GroupOfLoads, LoadPlace, LoadPlaces
+from pykafka_ui.loads.series_health import SMALL_FILES, Health, Series, next_offsets, series_health
 from pykafka_ui.loads.survey import Survey
 from pykafka_ui.loads.tables import Tables
 from pykafka_ui.render import Renderer
-from pykafka_ui.snapshot import Partition, Snapshot, Topic
+from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord, Origin, Rewind, UndoneLoad
 from spark_connector.loads.request import Target

@@ -20,7 +20,7 @@ from broker.security.acl_types import AclOperation
 from pykafka_ui.access import Credentials
 from pykafka_ui.app import make_app
 from pykafka_ui.console import Console
-from pykafka_ui.values import Decoder
+from pykafka_ui.records.values import Decoder
 from tests.conftest import unique_name
 from tests.support.denying import Denying, denying_kafka
 from tests.support.job_rights import ANY_TOPIC, CLUSTER, GROUP, JOBS, TRANSACTIONS, Place, Right

@@ -1,0 +1,1 @@
+"""The pages of a cluster; those of loads are in `loads`."""

@@ -1,0 +1,109 @@
+"""The pages of consumer groups and share groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pykafka_ui.console import Console
+from pykafka_ui.pages.listing import listing
+from pykafka_ui.render import Renderer, segment
+from pykafka_ui.seen.group_readers import PartitionRow, partition_rows, readers
+from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, state_of
+from pykafka_ui.seen.lag_trend import RECENT_POINTS, per_second
+from pykafka_ui.seen.snapshot import Group
+
+
+class GroupPages:
+    def __init__(self, console: Console, render: Renderer) -> None:
+        self._console = console
+        self._render = render.page
+        self._rate = console.sampler.last_rate
+
+    def router(self) -> APIRouter:
+        pages = APIRouter(include_in_schema=False)
+        pages.add_api_route("/groups", self.groups)
+        pages.add_api_route("/groups/{name:path}", self.group)
+        return pages
+
+    def groups(
+        self, request: Request, q: str = "", sort: str = "-lag", page: int = 1, state: str = "", own: bool = False
+    ) -> Response:
+        """`state`: a filter or a state of Kafka's. Loads' and sinks' own groups are folded away unless `own`, or unless
+        something is looked for."""
+        found = self._console.sampler.watch(groups=True)
+        history = self._console.sampler.history("lag")
+        rows = [GroupRow(one, history.values("lag", name, RECENT_POINTS)) for name, one in sorted(found.groups.items())]
+        matching = [row for row in rows if q.lower() in row.group.id.lower()]
+        folds = not (own or q or state)
+        shown = [row for row in chosen(matching, state) if not (folds and row.is_folded)]
+        extra = tuple((name, value) for name, value in (("state", state), ("own", "1" if own else "")) if value)
+        cut = listing("/groups", shown, _KEYS, sort=sort, page=page, query=q, extra=extra)
+        drawn = [GroupRow(row.group, history.values("lag", row.group.id)) for row in cut.rows]
+        return self._render(
+            request,
+            "groups.html",
+            seen=found,
+            listing=dataclasses.replace(cut, rows=drawn),
+            choices=choices(matching, state),
+            chosen=state,
+            all=len([row for row in matching if own or q or not row.is_folded]),
+            folded=len(matching) - len(shown) if folds else 0,
+        )
+
+    def group(self, request: Request, name: str, page: int = 1, sort: str = "-lag") -> Response:
+        sampler = self._console.sampler
+        sampler.looked_at(name)
+        found = sampler.watch(groups=True)
+        if name not in found.groups:
+            raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
+        one, about = found.groups[name], self._console.known_group(name)
+        keys: dict[str, Callable[[PartitionRow], Any]] = {
+            "partition": lambda row: row.tp,
+            "lag": lambda row: -1 if row.behind is None else row.behind,
+            "read": lambda row: -1 if row.read is None else row.read,
+        }
+        rows = partition_rows(one, about, found, sampler.of_partition)
+        read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
+        rates = [self._rate("records", topic) for topic in one.topics]
+        written = None if None in rates or not rates else sum(filter(None, rates))
+        return self._render(
+            request,
+            "group.html",
+            seen=found,
+            group=one,
+            row=GroupRow(one, sampler.history("lag").values("lag", name)),
+            state_words=state_of(one, about.state if about else one.state),
+            about=about,
+            listing=listing(f"/groups/{segment(name)}", rows, keys, sort=sort, page=page),
+            readers=readers(about, rows) if about else [],
+            settings=self._console.group_settings(name) if one.is_share else [],
+            read=read,
+            written=written,
+            caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written or 0),
+        )
+
+
+_KEYS: dict[str, Callable[[GroupRow], Any]] = {
+    "name": lambda row: row.group.id,
+    "state": lambda row: row.group.state,
+    "kind": lambda row: row.badges,
+    "members": lambda row: row.group.members,
+    "lag": lambda row: by_lag(row.group),
+}
+
+
+def by_lag(group: Group) -> int:
+    """Those come last of which nothing is known."""
+    total = group.behind.total
+    return -1 if total is None else total
+
+
+def _caught_up_s(behind: int, read: float, written: float) -> float | None:
+    """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
+    return behind / (read - written) if behind and read > written else None

@@ -1,0 +1,1 @@
+"""What is known of a cluster, now and over the last hour."""

@@ -1,0 +1,1 @@
+"""Tests of `pykafka_ui.seen`."""
