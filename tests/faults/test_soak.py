@@ -20,6 +20,8 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.api.check_threads import THREADS as CHECK_THREADS
+from broker.log.manager import APPEND_THREADS
 from broker.log.segment import DESCRIPTORS_PER_SEGMENT
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch
@@ -261,8 +263,9 @@ machine did, when the wait for a core is most of it."""
 TRIES = 3
 CROWDED, FEW = 0.2, 200
 """The share of time without a core from which a sample counts as crowded; produces below which nothing is judged."""
-WORKER_THREADS = 8
-"""The pools make a thread when all they have are busy, asyncio's up to six on two cores: late ones are no leak."""
+WORKER_THREADS = 6 + APPEND_THREADS + CHECK_THREADS
+"""The pools make a thread when all they have are busy, asyncio's up to six on two cores, and appends' and checks' only
+on a crowded machine, where the disk seems slow: late ones are no leak."""
 
 
 @dataclasses.dataclass(frozen=True)

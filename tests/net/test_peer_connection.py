@@ -299,4 +299,4 @@ def test_a_host_that_vanished_is_given_up_before_the_time_out_of_the_request(mon
             await peer.fetch(frame())
         return time.monotonic() - started
 
-    assert asked(vanishing, act=act) < 10
+    assert asked(vanishing, act=act) < 25  # of 30; the system looks when it sends again, seldomer each time
