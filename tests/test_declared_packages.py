@@ -6,10 +6,12 @@ One that only happens to be on a developer's machine is missing on the next.
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -26,12 +28,13 @@ ELSEWHERE = {
 }
 
 
-def declared() -> set[str]:
-    """The distributions that `make test` installs: those of the extra `test`, and what they need in turn."""
+def declared(extra: str = "test") -> set[str]:
+    """The distributions that an installation with that extra brings, and what they need in turn; `make test` installs
+    those of `test`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = {"pykafka-spark": project["dependencies"]}
     extras = project["optional-dependencies"]
-    waiting = [Requirement("pykafka-spark[test]")]
+    waiting = [Requirement(f"pykafka-spark[{extra}]")]
     seen: set[tuple[str, str]] = set()
     while waiting:
         wanted = waiting.pop()
@@ -78,3 +81,15 @@ def test_every_package_that_is_imported_is_declared() -> None:
         if not have & {canonicalize_name(one) for one in where.get(name, [])}
     }
     assert not unknown
+
+
+@pytest.mark.parametrize(("extra", "module"), [("ui", "pykafka_ui.serve"), ("demo", "pykafka_demo.command")])
+def test_what_an_extra_is_for_starts_with_what_it_brings(extra: str, module: str) -> None:
+    brought = declared(extra) | {"pykafka-spark"}
+    missing = [
+        name for name, its in packages_distributions().items() if brought.isdisjoint(map(canonicalize_name, its))
+    ]
+    hide = "import sys; names, module = sys.argv[1].split(','), sys.argv[2]; sys.modules.update(dict.fromkeys(names))"
+    command = [sys.executable, "-c", f"{hide}; __import__(module)", ",".join(missing), module]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
