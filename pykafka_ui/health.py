@@ -145,14 +145,16 @@ def _of_archives(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _of_groups(seen: Snapshot, lag_of: Callable[[str], Sequence[Point]]) -> Iterator[Finding]:
-    found, unknown = [], 0
+    found, unknown, young = [], 0, 0
     for name, one in seen.groups.items():
         if not one.has_lag:
             continue
         total = one.behind.total
         if total is None:
             unknown += 1
-        elif total and is_growing(lag_of(name)):
+        elif total and (grows := is_growing(lag_of(name))) is None:
+            young += 1
+        elif total and grows:
             who = "" if one.members else ", and no member reads"
             text = f"Group {name} falls behind: its lag is {count(total)} and grows{who}"
             found.append((total, Finding("warn", text, f"/groups/{segment(name)}")))
@@ -165,6 +167,9 @@ def _of_groups(seen: Snapshot, lag_of: Callable[[str], Sequence[Point]]) -> Iter
         yield Finding("warn", text, "/groups?state=beyond")
     if unknown:
         yield Finding("unknown", f"The lag of {counted(unknown, 'group')} is not known", "/groups?state=unknown")
+    if young:
+        text = f"Whether the lag of {counted(young, 'group')} grows is not known yet"
+        yield Finding("unknown", text, "/groups?state=behind")
 
 
 def _of_certificates(ends_s: Mapping[int, float], now_s: float) -> Iterator[Finding]:
