@@ -111,6 +111,17 @@ def test_an_exploration_draws_by_its_seed_and_ten_times_as_much() -> None:
         shown("--hypothesis-profile=explore")
 
 
+def test_every_process_gives_the_tests_the_same_names(request: pytest.FixtureRequest) -> None:
+    """Else pytest-xdist does not start. A name holds the values of parameters: no time, no order of a set."""
+    names = {item.nodeid for item in request.session.items}
+    files = sorted({str(item.path) for item in request.session.items})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", *files]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONHASHSEED": "7"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert names - set(done.stdout.splitlines()) == set(), "give the parameter an id, or a value that stays"
+
+
 def test_noise_is_that_of_the_test(request: pytest.FixtureRequest) -> None:
     dice = Random(request.node.nodeid)
     assert [noise(5), noise(3)] == [dice.randbytes(5), dice.randbytes(3)]
