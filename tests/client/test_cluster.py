@@ -241,8 +241,7 @@ def test_every_retry_asks_for_metadata_anew(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster:
         cluster.brokers()
         assert not cluster.stale
-        with pytest.raises(ConnectionFailed):
-            cluster.retrying(failing(ConnectionFailed("x"), 99), timeout_s=0.02)
+        assert cluster.retrying(failing(ConnectionFailed("x"), 1)) == 2
         assert cluster.stale
         cluster.renew()
         assert not cluster.stale

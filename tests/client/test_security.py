@@ -21,7 +21,7 @@ from tests.support.proxy_server import ProxyServer
 from tests.support.secured import SCRAM_PASSWORD, SCRAM_USER, Certificates, SecuredBroker
 from tests.support.tcp_peer import TcpPeer
 
-QUICK = {"socket.connection.setup.timeout.ms": "2000", "default.api.timeout.ms": "1000"}
+QUICK = {"socket.connection.setup.timeout.ms": "30000", "default.api.timeout.ms": "1000"}
 
 
 @pytest.fixture(scope="module")
