@@ -28,7 +28,7 @@ def connect(chroot: str) -> Iterator[Connect]:
     clients: list[ZooKeeper] = []
 
     def start() -> ZooKeeper:
-        clients.append(ZooKeeper(chroot, session_timeout_ms=6000, operation_timeout_s=10.0).start())
+        clients.append(ZooKeeper(chroot, 6000, connection_timeout_ms=60_000, operation_timeout_s=10.0).start())
         return clients[-1]
 
     yield start

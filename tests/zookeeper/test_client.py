@@ -267,7 +267,7 @@ def test_an_expired_session_is_told_and_followed_by_a_new_one(zk: ZooKeeper, sta
 
 
 def test_a_call_without_an_answer_ends_at_its_time_limit(server: ZooKeeperServer) -> None:
-    with ZooKeeper(server.address, session_timeout_ms=2000, operation_timeout_s=0.5) as zk:
+    with ZooKeeper(server.address, 2000, connection_timeout_ms=60_000, operation_timeout_s=0.5) as zk:
         server.kill()
         began = time.monotonic()
         with pytest.raises(ConnectionFailed, match=f"no answer from ZooKeeper at {server.address} within 0.5 s"):
@@ -295,7 +295,7 @@ def test_a_patient_client_waits_for_a_server_that_stands_still(
 
 
 def test_a_patient_client_ends_its_calls_when_it_is_closed(server: ZooKeeperServer) -> None:
-    zk = ZooKeeper(server.address, session_timeout_ms=4000, operation_timeout_s=0.2).start()
+    zk = ZooKeeper(server.address, 4000, connection_timeout_ms=60_000, operation_timeout_s=0.2).start()
     zk.patient = True
     server.kill()
     with ThreadPoolExecutor(1) as pool:
@@ -325,7 +325,7 @@ def test_close_does_not_hang_when_the_server_is_dead_or_silent(
 
 
 def test_close_ends_calls_under_way_in_other_threads(server: ZooKeeperServer) -> None:
-    zk = ZooKeeper(server.address, session_timeout_ms=4000).start()
+    zk = ZooKeeper(server.address, session_timeout_ms=4000, connection_timeout_ms=60_000).start()
     server.kill()
     errors: queue.Queue[Exception] = queue.Queue()
 

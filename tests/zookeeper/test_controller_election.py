@@ -69,7 +69,7 @@ def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Re
 
 
 def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperServer) -> None:
-    with ZooKeeper(server.address, session_timeout_ms=4000) as zk:
+    with ZooKeeper(server.address, session_timeout_ms=4000, connection_timeout_ms=60_000) as zk:
         info = BrokerInfo.plaintext(1, "h", 1)
         membership, election = Membership(zk, Registry(zk), info), ControllerElection(Registry(zk).controller, 1)
         membership.start()

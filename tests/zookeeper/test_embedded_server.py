@@ -50,7 +50,7 @@ def test_it_serves_sessions_when_start_returns_and_keeps_port_and_data_over_a_re
 ) -> None:
     address = embedded.start()
     assert address == embedded.address == f"127.0.0.1:{embedded.port}"
-    with ZooKeeper(address, session_timeout_ms=2000) as zk:
+    with ZooKeeper(address, session_timeout_ms=2000, connection_timeout_ms=60_000) as zk:
         zk.create("/kept", b"1")
     embedded.stop()
     assert not embedded.running
@@ -87,7 +87,7 @@ def test_it_ends_when_its_parent_is_killed_and_its_data_can_be_used_at_once(tmp_
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid, address = parent.stdout.readline().split()
-        with ZooKeeper(address, session_timeout_ms=2000) as zk:
+        with ZooKeeper(address, session_timeout_ms=2000, connection_timeout_ms=60_000) as zk:
             zk.create("/kept", b"1")
         family = [psutil.Process(int(pid)), *psutil.Process(int(pid)).children()]
         parent.kill()

@@ -71,7 +71,7 @@ def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_ti
     chroot: str, connect: Connect, closed_port: int
 ) -> None:
     member(connect(), closed_port).start()  # its session lives on, although it cannot be reached from here
-    with ZooKeeper(chroot, session_timeout_ms=1000) as zk:
+    with ZooKeeper(chroot, session_timeout_ms=1000, connection_timeout_ms=60_000) as zk:
         began = time.monotonic()
         with pytest.raises(ConfigError, match=r"set broker\.id to another number"):
             member(zk).start()
@@ -79,12 +79,12 @@ def test_the_id_of_a_broker_that_does_not_answer_is_refused_after_the_session_ti
 
 
 def test_a_node_left_by_a_dead_broker_is_waited_out(chroot: str, server: ZooKeeperServer) -> None:
-    dead = ZooKeeper(server.address, session_timeout_ms=4_000).start()
+    dead = ZooKeeper(server.address, session_timeout_ms=4_000, connection_timeout_ms=60_000).start()
     member(dead).start()
     server.kill()
     dead.close()  # too late: the server will know that session until it expires
     server.start()
-    with ZooKeeper(server.address, session_timeout_ms=4_000) as zk:
+    with ZooKeeper(server.address, session_timeout_ms=4_000, connection_timeout_ms=60_000) as zk:
         assert Registry(zk).broker_node(1) is not None
         membership = member(zk)
         membership.start()
@@ -146,7 +146,10 @@ def test_a_killed_and_restarted_zookeeper_finds_the_broker_registered(server: Zo
 def test_a_zookeeper_that_was_away_for_longer_than_the_session_is_registered_with_anew(
     server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ZooKeeper(server.chroot(), session_timeout_ms=1000) as zk, ZooKeeper(server.address) as bystander:
+    with (
+        ZooKeeper(server.chroot(), session_timeout_ms=1000, connection_timeout_ms=60_000) as zk,
+        ZooKeeper(server.address) as bystander,
+    ):
         membership = member(zk)
         membership.start()
         first = zk.session_id

@@ -70,9 +70,13 @@ def test_who_does_not_is_not_served(address: str) -> None:
 
 
 def test_who_cannot_is_told_why(address: str, keytab: Path) -> None:
-    wrong = ZooKeeper(address, connection_timeout_ms=1500, login=login(keytab, "nobodys"))
-    with pytest.raises(ConnectionFailed, match="the KDC knows no service nobodys/localhost"):
-        wrong.start()
+    def refusal() -> str:
+        with pytest.raises(ConnectionFailed) as caught:
+            ZooKeeper(address, connection_timeout_ms=1500, login=login(keytab, "nobodys")).start()
+        return str(caught.value)
+
+    # A KDC on a busy machine may answer later than that, and then only the time is told.
+    eventually(lambda: "the KDC knows no service nobodys/localhost" in refusal())
 
 
 def test_a_login_that_failed_is_tried_again(
