@@ -96,7 +96,7 @@ def test_cooperative_rebalance_takes_only_what_moves(
 ) -> None:
     """KIP-429: two rebalances of the classic protocol; a partition that stays is never revoked."""
     Topic(broker.bootstrap, topic, 4)
-    settings = {"partition_assignment_strategy": "cooperative-sticky"}
+    settings = {"partition_assignment_strategy": "cooperative-sticky", "session_timeout_ms": 20_000}
     first = member(group, topic, **settings)
     eventually(lambda: len(first.has) == 4, timeout=TIMEOUT)
     second = member(group, topic, **settings)

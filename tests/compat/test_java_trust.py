@@ -22,6 +22,7 @@ from tests.support.waiting import eventually
 
 TOPIC_DENIED, GROUP_DENIED = "TopicAuthorizationException", "GroupAuthorizationException"
 CLUSTER_DENIED = "ClusterAuthorizationException"
+TRIES = 3
 
 Login = Callable[..., dict[str, str]]
 
@@ -298,11 +299,15 @@ class TestQuotas:
         self.alter(java, admin, {"client-id": made}, "producer_byte_rate", rate)
         producer = java.producer({**own_guarded.alice, "client.id": made})
         producer.send(java.record(made, bytes(size))).get()
-        started, sent = time.monotonic(), 0
-        while time.monotonic() - started < seconds:
-            producer.send(java.record(made, bytes(size))).get()
-            sent += size
-        assert 0.75 < sent / (time.monotonic() - started) / rate < 1.15
+
+        def share_of_quota() -> float:
+            started, sent = time.monotonic(), 0
+            while time.monotonic() - started < seconds:
+                producer.send(java.record(made, bytes(size))).get()
+                sent += size
+            return sent / (time.monotonic() - started) / rate
+
+        check_shares(share_of_quota)
         assert metric(producer, "produce-throttle-time-max", "producer-metrics") > 0
 
     def test_a_throttled_consumer_slows_down_and_sees_why(
@@ -311,18 +316,31 @@ class TestQuotas:
         acls.allow("READ", made)
         rate, size, seconds = 150_000.0, 10_000, 3.0  # slow enough for a busy machine to keep up
         source = java.producer({**own_guarded.super_user, "batch.size": "1"})
-        for _ in range(int(rate * (seconds + 2) / size)):
+        for _ in range(int(rate * (TRIES * seconds + 2) / size)):
             source.send(java.record(made, bytes(size)))
         source.flush()
         self.alter(java, admin, {"client-id": made}, "consumer_byte_rate", rate)
         consumer = java.consumer({**own_guarded.alice, "client.id": made, "max.partition.fetch.bytes": "15000"})
         consumer.assign([java.partition(made, 0)])
         eventually(lambda: bool(java.poll(consumer, 50)))
-        started, taken = time.monotonic(), 0
-        while time.monotonic() - started < seconds:
-            taken += size * len(java.poll(consumer, 50))
-        assert 0.75 < taken / (time.monotonic() - started) / rate < 1.15
+
+        def share_of_quota() -> float:
+            started, taken = time.monotonic(), 0
+            while time.monotonic() - started < seconds:
+                taken += size * len(java.poll(consumer, 50))
+            return taken / (time.monotonic() - started) / rate
+
+        check_shares(share_of_quota)
         assert metric(consumer, "fetch-throttle-time-max", "consumer-fetch-manager-metrics") > 0
+
+
+def check_shares(share_of_quota: Callable[[], float]) -> None:
+    """A client takes its quota, and never more. It takes less while the machine does something else."""
+    shares = [share_of_quota()]
+    while shares[-1] <= 0.75 and len(shares) < TRIES:
+        shares.append(share_of_quota())
+    assert shares[-1] > 0.75, shares
+    assert max(shares) < 1.15, shares
 
 
 @pytest.fixture(scope="module")
@@ -389,7 +407,8 @@ class TestLogins:
 
     def test_a_connection_outlives_its_session_by_logging_in_again(self, java: KafkaJava, tmp_path: Path) -> None:
         """KIP-368."""
-        limits = {"connections.max.reauth.ms": "2000", "metrics.listener": "HTTP://127.0.0.1:0"}
+        # The client has 5 % of it at least to log in again, 200 ms.
+        limits = {"connections.max.reauth.ms": "4000", "metrics.listener": "HTTP://127.0.0.1:0"}
         with GuardedBroker(tmp_path, {**limits, "super.users": f"User:ANONYMOUS;{PRINCIPAL}"}) as broker:
 
             def count(what: str) -> float:
@@ -399,8 +418,12 @@ class TestLogins:
             producer = java.producer(broker.alice)
             producer.send(java.record("t", b"first")).get()
             before, started = (count("creation"), count("close")), time.monotonic()
-            while time.monotonic() - started < 5:
+
+            def two_sessions_are_over() -> bool:
                 producer.send(java.record("t", b"more")).get()
+                return time.monotonic() - started > 8
+
+            eventually(two_sessions_are_over)
             assert (count("creation"), count("close")) == before
             assert metric(producer, "successful-reauthentication-total", "producer-metrics") >= 2
             assert metric(producer, "failed-reauthentication-total", "producer-metrics") == 0

@@ -23,7 +23,7 @@ def test_a_throttle_longer_than_the_request_timeout_is_waited_for(tmp_path: Path
         topic = Topic(broker.bootstrap, "t")
         for _ in range(2):
             topic.produce([noise(50_000)])
-        settings = {"bootstrap.servers": broker.bootstrap, "request.timeout.ms": "1500", "fetch.max.wait.ms": "100"}
+        settings = {"bootstrap.servers": broker.bootstrap, "request.timeout.ms": "3000", "fetch.max.wait.ms": "100"}
         with Cluster(ClientSettings.from_properties(settings)) as cluster, SourceFetcher(cluster) as source:
             Admin(cluster).alter_client_quotas(QuotaEntity(user=""), {"consumer_byte_rate": 12_500.0})
             tp = TopicPartition("t", 0)
