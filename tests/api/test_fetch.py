@@ -206,7 +206,7 @@ def test_a_slow_reader_gets_what_was_there_although_it_is_rolled_and_deleted_mea
         assert other.delete(topic) is ErrorCode.none
         eventually(lambda: not directory.exists())
     data = bytearray()
-    ask.socket.settimeout(5)
+    ask.socket.settimeout(60)
     while len(data) < 900_000 * 8:
         data += ask.socket.recv(1 << 20)
     assert all(value in data for value in sent)

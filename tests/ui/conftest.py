@@ -13,9 +13,9 @@ from tests.support.chromium import Tab, browser
 from tests.support.kafka import Kafka
 from tests.support.requirements import Unavailable, give_up
 from tests.support.ui_process import UiProcess
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=1000 * PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def chromium() -> Iterator[Browser]:
 def window(chromium: Browser) -> Iterator[Page]:
     """For one test of a file after the other: a new one, with its cold cache, costs a second of a core."""
     context = chromium.new_context()
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(1000 * PATIENCE_S)
     yield context.new_page()
     context.close()
 
