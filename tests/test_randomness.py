@@ -111,6 +111,7 @@ def test_an_exploration_draws_by_its_seed_and_ten_times_as_much() -> None:
         shown("--hypothesis-profile=explore")
 
 
+@pytest.mark.timeout(300)  # collecting them all takes 13 s of a core
 def test_every_process_gives_the_tests_the_same_names(request: pytest.FixtureRequest) -> None:
     """Else pytest-xdist does not start. A name holds the values of parameters: no time, no order of a set."""
     names = {item.nodeid for item in request.session.items}

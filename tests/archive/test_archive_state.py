@@ -468,6 +468,7 @@ def play(seed: int, steps: int) -> Archives:
 @example(seed=209122059)  # its deposed leader is elected again, and believed what it knew of the archive before
 @given(seed=st.integers(0, 10**9))
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(300)  # nearly a minute and a half were seen on a busy machine
 def test_100_rounds_of_leaders_that_come_too_late(seed: int) -> None:
     play(seed, steps=45)
 

@@ -20,7 +20,7 @@ from broker.protocol.permissions import PERMISSIONS, lacking
 from broker.security.acl_types import AccessControlEntry, Acl, AclOperation, AclResourceType, ResourcePattern
 from tests.support.guarded import PRINCIPAL, Guarded
 
-AT_ONCE_S = 10.0
+AT_ONCE_S = 20.0
 """A retry would go on for a minute."""
 
 PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.password": "secret"}

@@ -56,6 +56,7 @@ def _page(chromium: Browser, console: UiProcess, look: str) -> Page:
     return page
 
 
+@pytest.mark.timeout(300)  # 26 pages; three quarters of a minute were seen on a busy machine
 @pytest.mark.parametrize("look", LOOKS)
 def test_no_page_has_anything_that_axe_complains_of(
     chromium: Browser, console: UiProcess, broker: Kafka, look: str
