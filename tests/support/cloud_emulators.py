@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -55,7 +56,13 @@ def google() -> Iterator[dict[str, str]]:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     settings = ["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port), "-external-url", url]
-    process = subprocess.Popen([str(binary), *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Its times are those of its zone, and gcsfs takes none but of UTC.
+    process = subprocess.Popen(
+        [str(binary), *settings],
+        env={**os.environ, "TZ": "UTC"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     with _ended(process):
         eventually(lambda: _answers(f"{url}/_internal/healthcheck"))
         make = urllib.request.Request(
