@@ -57,10 +57,12 @@ class WorkerClients:
         return cluster
 
     @contextmanager
-    def fetcher(self, settings: ClientSettings, tp: TopicPartition) -> Iterator[Fetcher]:
-        """A fetcher of `tp` for this block only; kept for the next task, or closed if the block raises."""
+    def fetcher(self, settings: ClientSettings, tp: TopicPartition, topic_id: str | None = None) -> Iterator[Fetcher]:
+        """A fetcher of `tp` for this block only; kept for the next task, or closed if the block raises. `topic_id`: of
+        the topic to read, if it is known."""
         cluster = self.cluster(settings)
         fetcher = self._idle.pop((settings, tp), None) or Fetcher(cluster, tp, allocate=_paged_in)
+        fetcher.topic_id = topic_id
         try:
             yield fetcher
         except BaseException:

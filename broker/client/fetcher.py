@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, NamedTuple
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from broker.client.auto_closeable import AutoCloseable
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.client.cluster_metadata import Node
+from broker.client.cluster_metadata import Node, UnknownTopic
 from broker.client.denials import check
 from broker.client.fetch_protocol import FetchFrom, FetchLimits, receive_fetch, send_fetch
 from broker.client.leader_fetches import LeaderFetches
@@ -83,6 +84,9 @@ class Fetcher(AutoCloseable):
         self._node: Node | None = None
         self._asked: FetchFrom | None = None
         self._reached = Position(-1, NO_EPOCH)
+        self.topic_id: str | None = None
+        """If set, only the topic with this id is read, and another one of its name is UnknownTopic. Brokers before
+        Kafka 3.1 are not asked by id: there it is noticed only when the metadata is new."""
         self._bytes_per_offset: float | None = None  # in the last answer with records
         self.throttled_until = 0.0
         """The end of the last throttle time (monotonic), in which no records come."""
@@ -142,6 +146,12 @@ class Fetcher(AutoCloseable):
     def _ask(self, offset: int, until: int | None) -> None:
         connection = self._connect()
         wanted = FetchFrom.at(self.cluster, self.tp, offset)
+        if not self._is_own(wanted.topic_id):
+            # A broker may not have heard of the topic yet that is read.
+            self.cluster.topic(self.tp.topic, lambda found: self._is_own(found.topic_id))
+            wanted = FetchFrom.at(self.cluster, self.tp, offset)
+            if not self._is_own(wanted.topic_id):
+                raise UnknownTopic(f"topic {self.tp.topic!r} was deleted and recreated while it was read")
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
             for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
                 raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
@@ -149,6 +159,9 @@ class Fetcher(AutoCloseable):
             connection, self._limits_of(offset, until), [wanted], rack=self.cluster.read_replicas.rack_for([self.tp])
         )
         self._asked = wanted
+
+    def _is_own(self, found: uuid.UUID | None) -> bool:
+        return None in (found, self.topic_id) or str(found) == self.topic_id
 
     def _limits_of(self, offset: int, until: int | None) -> FetchLimits:
         """No less than `fetch.min.bytes`, for which a broker would wait in vain."""

@@ -189,7 +189,7 @@ def _print_result(result: LoadResult) -> None:
         return
     bad = f", {result.bad_rows:,} dead letters" if result.bad_rows is not None else ""
     console.print(f"Load {result.load_id}: {result.rows:,} rows{bad}")
-    print_ranges(result.ranges)
+    print_ranges([range for range in result.ranges if range.size])
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
     if result.bad_rows:
         console.print(f"dead letters in {result.dead_letters}", soft_wrap=True)

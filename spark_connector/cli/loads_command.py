@@ -248,7 +248,8 @@ def _print_list(entries: Sequence[HistoryEntry]) -> None:
         record = entry.record
         bad = [record.bad_rows] if has_bad else []
         files = None if entry.files is None else len(entry.files)
-        numbers = (len(record.ranges), record.rows, *bad, files, entry.bytes)
+        partitions = sum(range.size > 0 for range in record.ranges)
+        numbers = (partitions, record.rows, *bad, files, entry.bytes)
         cells = ["-" if number is None else f"{number:,}" for number in numbers]
         if record.rewind is not None:
             cells = ["-"] * len(cells)

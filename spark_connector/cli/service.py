@@ -132,8 +132,8 @@ def _print_load(result: LoadResult, as_json: bool, screen: Screen) -> None:
         screen.print(f"{now()} finished {load_id}, which had been cut short")
     if result.load_id is None:
         return
-    offsets = sum(range.size for range in result.ranges)
-    counts = _count(result.rows, "row"), _count(offsets, "offset"), _count(len(result.ranges), "partition")
+    sizes = [range.size for range in result.ranges if range.size]
+    counts = _count(result.rows, "row"), _count(sum(sizes), "offset"), _count(len(sizes), "partition")
     bad = f"; {malformed_text(result)}" if result.malformed else ""
     screen.print(f"{now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}{bad}")
 

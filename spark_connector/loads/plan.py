@@ -264,7 +264,10 @@ def look_up(
         if now.get(tp, position.leader_epoch) != position.leader_epoch and tp.topic not in recreated
     }
     cut = {tp: lost.end for tp, lost in reader.truncations(doubtful).items()}
-    return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
+    # By time a partition begins at its first record that is young enough, which may be yet to come.
+    is_by_time = isinstance(options.starting, Timestamps)
+    begins = frozenset(tp for tp in new.partitions if not is_by_time and starts[tp] <= latest[tp])
+    return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut, begins), assigned
 
 
 def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

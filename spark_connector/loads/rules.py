@@ -1,8 +1,9 @@
 """The pure decisions of loads: which offsets a load covers, and what a repair does.
 
 Ranges, for plan.py: a partition continues where the group's last load ended. A partition that the group has never
-loaded begins at `starts`. Records that were deleted before they were loaded are data loss (L7): an error with Spark's
-condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record that is left.
+loaded begins at `starts`, which the first commit keeps, also where there is nothing to load yet. Records that were
+deleted before they were loaded are data loss (L7): an error with Spark's condition name or, with failOnDataLoss=false,
+a warning and a range that begins at the first record that is left.
 
 Steps of a repair, for files/directory.py (L4): it collects the facts that a crash can leave behind (the newest commit,
 the staged attempts) and carries out the steps until none is left.
@@ -40,7 +41,8 @@ class Bounds:
     `earliest`: the first offset that is left. `latest`: the end of the log. `starts`: where new partitions begin (may
     name more partitions). `ends`: where to stop; `latest` unless the user set an end. `recreated`: topics whose id is
     not the one that the group loaded last. `epochs`: the leader epochs at `latest`. `cut`: partitions whose log was
-    truncated below the stored offset → where it now differs from what was loaded (-1: not known).
+    truncated below the stored offset → where it now differs from what was loaded (-1: not known). `begins`: the new
+    partitions whose start is an offset that later loads shall go on from, whether there is something to load or not.
     """
 
     earliest: Offsets
@@ -50,6 +52,7 @@ class Bounds:
     recreated: Collection[str] = ()
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     cut: Offsets = field(default_factory=dict)
+    begins: Collection[TopicPartition] = ()
 
 
 def plan_ranges(
@@ -57,9 +60,10 @@ def plan_ranges(
 ) -> tuple[LoadRange, ...]:
     """The ranges with something to load, in order of partition; together at most `max_records` offsets.
 
-    `stored` may have partitions that are not part of the load. Of a topic that was deleted and created again, every
-    stored partition gets a range, even an empty one, so that the commit replaces the offsets of the old topic. Raises
-    DataLoss.
+    `stored` may have partitions that are not part of the load. If there is something to load, two kinds of partitions
+    get a range, even an empty one: of a topic that was deleted and created again those that are stored, so that the
+    commit replaces the offsets of the old topic, and those that begin here (`Bounds.begins`), so that the next load
+    finds out when their first records are gone. Raises DataLoss.
     """
     starts = plan_starts(stored, bounds, fail_on_data_loss=fail_on_data_loss)
     ends = {tp: max(min(bounds.ends[tp], bounds.latest[tp]), starts[tp]) for tp in starts}
@@ -68,10 +72,11 @@ def plan_ranges(
     if all(ends[tp] == starts[tp] for tp in starts):
         return ()
     outdated = {tp: starts.get(tp, 0) for tp in stored if tp.topic in bounds.recreated}
+    kept = {*outdated, *bounds.begins}
     return tuple(
         LoadRange(tp.topic, tp.partition, start, ends.get(tp, start), stored.get(tp))
         for tp, start in sorted({**starts, **outdated}.items())
-        if tp in outdated or ends[tp] > start
+        if tp in kept or ends[tp] > start
     )
 
 
@@ -86,7 +91,8 @@ def plan_positions(
     """The group's positions after the load of `ranges`; `known` are those at `stored`.
 
     A partition that is loaded gets the epoch of its current leader. Any other partition keeps the known epoch, not the
-    leader's: after a restart that lost records, Kafka may continue with a later epoch.
+    leader's: after a restart that lost records, Kafka may continue with a later epoch. Nothing can be cut off below
+    offset 0, and a log without records may not tell where an epoch ended.
     """
     moved = {range.tp: range.end for range in ranges}
     stands = {**stored, **moved}
@@ -94,7 +100,7 @@ def plan_positions(
     asked = {
         tp: Position(stands[tp], epoch)
         for tp, epoch in bounds.epochs.items()
-        if epoch > NO_EPOCH and tp in stands and stands[tp] <= bounds.latest[tp]
+        if epoch > NO_EPOCH and tp in stands and 0 < stands[tp] <= bounds.latest[tp]
     }
     return {**asked, **kept}
 
@@ -110,7 +116,8 @@ def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange,
         if load.rerun_of is not None:
             continue  # it covers what earlier loads have loaded
         for range in load.ranges:
-            starts.setdefault(range.tp, range.start)
+            if starts.get(range.tp) == ends.get(range.tp):  # nothing of it so far
+                starts[range.tp] = range.start
             ends[range.tp] = range.end
     return tuple(LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp)) for tp in sorted(starts))
 
@@ -129,7 +136,11 @@ def refuse_other_topics(loads: Iterable[LoadRecord], current: Mapping[str, str])
 def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -> int:
     earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp not in stored:
-        return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+        begin = bounds.starts.get(tp, earliest)
+        if begin < earliest:
+            text = f"Partition {tp} was to be loaded from offset {begin}, but begins at {earliest} now."
+            report_data_loss("COULD_NOT_READ_OFFSET_RANGE", text, fail=fail)
+        return min(max(begin, earliest), latest)
     lost = _lost(tp, stored[tp], bounds)
     if lost is None:
         return stored[tp]

@@ -144,7 +144,7 @@ class _Reading:
                 raise UnknownTopic(f"topic {tp.topic!r} was deleted and recreated since the batch was planned")
             while position < until:
                 try:
-                    with worker_clients().fetcher(settings, tp) as fetcher:
+                    with worker_clients().fetcher(settings, tp, self._ids.get(tp.topic)) as fetcher:
                         stall_s = self._options.poll_timeout_ms / 1000
                         checked = settings.check_crcs
                         for fetched in FetchStream(fetcher, position, until, stall_s=stall_s):

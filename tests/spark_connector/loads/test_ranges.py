@@ -34,7 +34,6 @@ def bounds(
         pytest.param({A: 5}, bounds({A: 5}), [], id="nothing new"),
         pytest.param({A: 5}, bounds({A: 5, B: 2}), [LoadRange("t", 1, 0, 2, None)], id="a new partition"),
         pytest.param({A: 3}, bounds({A: 5}, starts={A: 1}), [LoadRange("t", 0, 3, 5, 3)], id="stored beats start"),
-        pytest.param({}, bounds({A: 5}, {A: 2}, {A: 1}), [LoadRange("t", 0, 2, 5, None)], id="start is gone"),
         pytest.param({}, bounds({A: 5}, starts={A: 9}), [], id="start lies in the future"),
         pytest.param({A: 1}, bounds({A: 5}, ends={A: 3}), [LoadRange("t", 0, 1, 3, 1)], id="up to a given end"),
         pytest.param({A: 4}, bounds({A: 5}, ends={A: 3}), [], id="the given end is loaded already"),
@@ -47,6 +46,13 @@ def bounds(
             id="no start: the first one",
         ),
         pytest.param({B: 7}, bounds({A: 1}), [LoadRange("t", 0, 0, 1, None)], id="partitions not asked for stay out"),
+        pytest.param(
+            {},
+            replace(bounds({A: 5, B: 0}), begins=frozenset({A, B})),
+            [LoadRange("t", 0, 0, 5, None), LoadRange("t", 1, 0, 0, None)],
+            id="an empty partition begins",
+        ),
+        pytest.param({}, replace(bounds({B: 0}), begins=frozenset({B})), [], id="where nothing is new nothing begins"),
     ],
 )
 def test_plan_ranges(stored: dict[TopicPartition, int], limits: Bounds, expected: list[LoadRange]) -> None:
@@ -197,3 +203,6 @@ def test_a_rerun_covers_what_the_loads_covered() -> None:
     ]
     assert plan_rerun(loads, {}) == (LoadRange("t", 0, 3, 8, None), LoadRange("t", 1, 0, 2, None))
     assert plan_rerun(loads, {A: 8, B: 2}) == (LoadRange("t", 0, 3, 8, 8), LoadRange("t", 1, 0, 2, 2))
+    late = [load(LoadRange("t", 0, 0, 0, None)), load(LoadRange("t", 0, 4, 9, 0)), load(LoadRange("t", 0, 9, 9, 9))]
+    assert plan_rerun(late, {}) == (LoadRange("t", 0, 4, 9, None),), "what was gone when it was loaded"
+    assert plan_rerun(late[:1], {}) == (LoadRange("t", 0, 0, 0, None),)

@@ -159,6 +159,33 @@ def test_a_topic_that_was_recreated_after_planning_is_not_read(ten: Topic) -> No
         read(ten, 0, 10, topic_id="00000000-0000-0000-0000-000000000001")
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_is_recreated_while_it_is_read_is_read_no_further(
+    ten: Topic, fails: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the new topic has a record at each offset of the range. A fetch brings one batch, and the next one is on
+    its way."""
+    for number in range(10, 15):
+        ten.produce([b"%d" % number])
+    with Cluster(ten.bootstrap) as cluster:
+        id_ = str(cluster.topic(ten.name).topic_id)
+    given = options(
+        ten.bootstrap, ten.name, failOnDataLoss=str(fails).lower(), **{"kafka.max.partition.fetch.bytes": "1"}
+    )
+    batches = read_range(given, OffsetRange(TopicPartition(ten.name, 0), 0, 15), id_)
+    rows = next(batches)["value"].to_pylist()
+    ten.delete()
+    ten.create()
+    ten.produce([b"of another topic"] * 20)
+    if fails:
+        with pytest.raises(DataLoss, match=r"COULD_NOT_READ_OFFSET_RANGE.*recreated while it was read"):
+            list(batches)
+    else:
+        rows += [value for batch in batches for value in batch["value"].to_pylist()]
+        assert rows == numbers(range(len(rows)))
+        assert "recreated while it was read" in caplog.text
+
+
 class Disk:
     """A topic of one partition, three batches (offsets 0-9, 10-19, 20-29), and its file on its own broker's disk."""
 
