@@ -13,14 +13,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.value_decoder import ValueDecoder
 from spark_connector.formats.value_format import REGISTERED, ReadFormats
+
+if TYPE_CHECKING:
+    from spark_connector.formats.value_decoder import ValueDecoder
 
 Path = tuple[str, ...]
 """The column, then the names of fields. Lists are no part of it."""
@@ -84,7 +86,13 @@ class FieldWatch:
         self._look_for_values(column, (name,), left)
         if self._formats.columns[name].name == "json":
             self._look_for_names(raw, left)
-        elif isinstance(decoder, AvroDecoder):
+        elif self._formats.columns[name].name == "avro":
+            self._look_at_writers(decoder, left)
+
+    def _look_at_writers(self, decoder: ValueDecoder, left: set[Path]) -> None:
+        from spark_connector.formats.avro_decoder import AvroDecoder  # each task imports this module
+
+        if isinstance(decoder, AvroDecoder):
             self._named |= {path for path in left if len(path) == 2 and decoder.was_written(path[1])}
             left -= self._named
 

@@ -262,7 +262,7 @@ def _layout_of(
         text=writing.text,
         time_zone=writing.time_zone or request.time_zone,
     )
-    TASK_FORMATS[layout.format].check(layout)
+    TASK_FORMATS[layout.format]().check(layout)
     return layout
 
 

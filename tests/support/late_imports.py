@@ -43,6 +43,17 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.loaded"): "the same",
     ("spark_connector/loads/write.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/loads/tasks/task_job.py", "spark_connector.formats.bad_record_rows.BadRecordRows"): "the same",
+    ("spark_connector/formats/field_presence.py", "spark_connector.formats.avro_decoder.AvroDecoder"): "the same",
+    ("spark_connector/loads/tasks/file_formats.py", "spark_connector.loads.tasks.avro_rows"): (
+        "each task of a load pays for the format of its files"
+    ),
+    ("spark_connector/loads/tasks/file_formats.py", "spark_connector.loads.tasks.json_rows"): "the same",
+    ("spark_connector/loads/tasks/file_formats.py", "spark_connector.loads.tasks.sql_rows"): "the same",
+    ("spark_connector/loads/tasks/task_job.py", "spark_connector.delegation.lent_to_tasks"): (
+        "the admin client behind it, for the driver of a load only"
+    ),
+    ("spark_connector/loads/tasks/task_job.py", "spark_connector.read.offset_readers.open_offset_reader"): "the same",
     ("pykafka_demo/lake.py", "pyiceberg.catalog.load_catalog"): "an extra; the demo says how to install it",
     ("spark_connector/source.py", "spark_connector.read.readers.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"

@@ -1,4 +1,7 @@
-"""What tasks write. To add a format is to add a module with its RowsFile, a row here, and one in write_options.py."""
+"""What tasks write. To add a format is to add a module with its RowsFile, a row here, and one in write_options.py.
+
+Each task of a load imports this module, and of the formats only its own.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_connector.loads.column_bounds import Path
-from spark_connector.loads.tasks import avro_rows, json_rows
 from spark_connector.loads.tasks.columns import refuse_empty_structs
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.parquet_rows import ParquetRows
 from spark_connector.loads.tasks.rows_file import RowsFile
-from spark_connector.loads.tasks.sql_rows import SqlRows
 from spark_connector.loads.write_options import PARQUET, SQL
 
 
@@ -27,9 +28,31 @@ class FileFormat:
     check: Callable[[FileLayout], object]
 
 
-TASK_FORMATS: Final[Mapping[str, FileFormat]] = {
-    PARQUET: FileFormat(ParquetRows, lambda layout: refuse_empty_structs(layout.columns.schema)),
-    "json": FileFormat(json_rows.JsonRows, lambda layout: json_rows.encoder(layout.schema, layout)),
-    "avro": FileFormat(avro_rows.AvroRows, lambda layout: avro_rows.encoder(layout.schema)),
-    SQL: FileFormat(SqlRows, lambda layout: None),
+def _parquet() -> FileFormat:
+    return FileFormat(ParquetRows, lambda layout: refuse_empty_structs(layout.columns.schema))
+
+
+def _json() -> FileFormat:
+    from spark_connector.loads.tasks import json_rows
+
+    return FileFormat(json_rows.JsonRows, lambda layout: json_rows.encoder(layout.schema, layout))
+
+
+def _avro() -> FileFormat:
+    from spark_connector.loads.tasks import avro_rows
+
+    return FileFormat(avro_rows.AvroRows, lambda layout: avro_rows.encoder(layout.schema))
+
+
+def _sql() -> FileFormat:
+    from spark_connector.loads.tasks import sql_rows
+
+    return FileFormat(sql_rows.SqlRows, lambda layout: None)
+
+
+TASK_FORMATS: Final[Mapping[str, Callable[[], FileFormat]]] = {
+    PARQUET: _parquet,
+    "json": _json,
+    "avro": _avro,
+    SQL: _sql,
 }

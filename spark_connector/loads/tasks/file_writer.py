@@ -211,7 +211,7 @@ class _OpenFile:
         self._schema = pa.schema([field for field in layout.schema if field.name not in in_name])
         self._file = CountedFile(output.open(self._name))
         try:
-            self._rows = TASK_FORMATS[layout.format].open(self._file, self._schema, layout, without_bounds)
+            self._rows = TASK_FORMATS[layout.format]().open(self._file, self._schema, layout, without_bounds)
         except BaseException:
             discard_output(self._file)
             raise

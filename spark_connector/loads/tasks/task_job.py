@@ -13,17 +13,13 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from broker.client.cluster import Cluster
-from spark_connector.delegation import lent_to_tasks
 from spark_connector.entry_point import entry_point
-from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows
 from spark_connector.formats.field_presence import NOTHING_SEEN, FieldsSeen
-from spark_connector.formats.value_format import UnfitRows
-from spark_connector.loads.destination import NewSession
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.file_writer import FileWriter
 from spark_connector.loads.tasks.task_output import TaskOutput
@@ -32,9 +28,15 @@ from spark_connector.loads.tasks.written_file import WrittenFile
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.pandas_later import without_pandas
 from spark_connector.read.fetch import prefetch, read_ranges
-from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.shipped import shipped
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_connector.formats.bad_record_rows import BadCount, BadRecordRows  # registries behind it
+    from spark_connector.formats.value_format import UnfitRows
+    from spark_connector.loads.destination import NewSession  # what only a driver does behind it
 
 _FEW = 20_000  # offsets that the driver tries to load itself
 
@@ -95,6 +97,9 @@ class TaskJob:
 
         Raises the client's errors, DataLoss, OSError and Spark's errors.
         """
+        from spark_connector.delegation import lent_to_tasks  # for the driver only
+        from spark_connector.read.offset_readers import open_offset_reader
+
         wanted = keep_offsets(ranges, self.options.filters)
         with closing(open_offset_reader(self.options)) as reader:
             ranges = reader.split(wanted, self.topic_ids)
@@ -142,6 +147,8 @@ class _Writers:
         self.bad_records: BadRecordRows | None = None
         formats = job.options.formats
         if formats.columns:
+            from spark_connector.formats.bad_record_rows import BadRecordRows
+
             self.bad_records = BadRecordRows(formats, self._bad.write if self._bad else None, quiet=job.is_quiet)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
