@@ -41,6 +41,7 @@ from broker.errors import (
     RequestTimedOut,
 )
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -414,6 +415,8 @@ class Cluster(AutoCloseable):
                     return found
                 continue
             code = metadata.errors.get(name, ErrorCode.unknown_topic_or_partition)
+            if code is ErrorCode.invalid_topic_exception:
+                check_topic_name(name)  # says which rule it breaks, which brokers do not
             if code is not ErrorCode.unknown_topic_or_partition:
                 also = " (or Create, if it is missing)" if self._create_topics else ""
                 raise refusal(self.settings, ApiKey.METADATA, code, f"topic {name!r}", name, also=also)

@@ -205,9 +205,19 @@ def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mappin
     properties = {"socket.connection.setup.timeout.ms": _FIRST_CONTACT_MS} | given_properties(file)
     for mapping in overrides:
         properties.update({name: str(value) for name, value in mapping.items() if value is not None})
-    if bootstrap:
+    if bootstrap is not None:
+        refuse_no_brokers(bootstrap)
         properties["bootstrap.servers"] = bootstrap
     return ClientSettings.from_properties(properties)
+
+
+def refuse_no_brokers(bootstrap: str | None) -> None:
+    """Raise ConfigError for an empty --bootstrap-server, as of a variable that is not set.
+
+    The default instead of it would be another cluster, in which `topics delete` deletes, too.
+    """
+    if bootstrap is not None and not bootstrap.strip():
+        raise ConfigError("--bootstrap-server is empty: name a broker as host or host:port, or leave the option out")
 
 
 def impatient(settings: ClientSettings, address: str) -> ClientSettings:

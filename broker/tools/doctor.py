@@ -82,7 +82,7 @@ def doctor(
         raise ConfigError("--storage-option is of the store in --to: give --to, too")
     properties: dict[str, str] = {}
     checks = [look_at_machine(directory)]
-    if bootstrap_server or config_file or os.environ.get(BOOTSTRAP_VARIABLE):
+    if bootstrap_server is not None or config_file or os.environ.get(BOOTSTRAP_VARIABLE):
         checks.append(look_at_cluster(client_settings(bootstrap_server, config_file), measure_clock=clock))
         properties = given_properties(config_file)
         if bootstrap_server:

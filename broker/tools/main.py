@@ -41,12 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from broker.tools.console import fail
         from broker.verdict import CheckFailed
 
+        if isinstance(error, UnicodeEncodeError) and (garbled := [word for word in given if not _is_text(word)]):
+            fail(
+                f"{garbled[0]!a} is not text in this terminal's encoding: set LC_ALL=C.UTF-8, and write it in UTF-8", 2
+            )
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
         hint, cause = "", error.__cause__ if isinstance(error, CheckFailed) else error
         if isinstance(cause, ConnectionFailed) and "bootstrap.servers" in str(error):
             hint = NO_BROKER_HINT.format("--from or --to" if given[:1] == ["mirror"] else "--bootstrap-server")
         fail(f"{error}{hint}", getattr(error, "exit_status", 1))
+
+
+def _is_text(word: str) -> bool:
+    """Whether an argument could be decoded. A path may be any bytes, a name that goes to a broker is text."""
+    return not any("\ud800" <= character <= "\udfff" for character in word)
 
 
 class _SpokenFormatter(TextFormatter):

@@ -88,7 +88,7 @@ def _store(
         return
     if zookeeper and log_dir:
         raise ConfigError("give one of --zookeeper and --log-dir")
-    if bootstrap_server or config_file:
+    if bootstrap_server is not None or config_file:
         raise ConfigError("--zookeeper and --log-dir need no broker: leave out --bootstrap-server and --config")
     with ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS) if zookeeper else _standalone_store(log_dir or Path()) as store:
         yield _InMetadata(store)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 
 from broker.errors import ConfigError
-from broker.tools.client_options import given_properties, parse_pairs
+from broker.tools.client_options import given_properties, parse_pairs, refuse_no_brokers
 from spark_connector.loads.arguments import REQUIRED, Argument, Arguments, Declared, argument, arguments_of, meaning
 from spark_connector.loads.request import FORMATS, Target
 
@@ -141,6 +141,7 @@ def cluster_options(bootstrap: str | None, file: Path | None, options: Mapping[s
 
     Raises ConfigError for a file that cannot be read.
     """
+    refuse_no_brokers(bootstrap)
     properties = given_properties(file)
     servers = properties.pop("bootstrap.servers")
     for name in _OF_CONSUMERS:

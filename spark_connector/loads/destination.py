@@ -146,6 +146,11 @@ class Destination(ABC):
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Every group that has loads here, in whatever commit log, and the topics that it has loaded."""
 
+    def rows_elsewhere(self, loads: Iterator[LoadRecord]) -> str | None:
+        """Where the newest of the group's `loads` went, in words, if its rows are not here although the offsets say so,
+        because several places share them. None, and nothing is read, where each place has offsets of its own."""
+        return None
+
     def path_of(self, load_id: str) -> str:
         """Where a reader finds the rows of a load."""
         return self.url

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
+import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from broker.client.partition_offsets import NO_EPOCH
@@ -38,6 +39,8 @@ from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.read.offset_readers import open_offset_reader
 from spark_connector.read.stream_offset import StreamOffset
 
+logger = logging.getLogger("pykafka.spark")
+
 _MANY = 8  # names in a message
 
 
@@ -60,6 +63,7 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
             stored, positions, bounds, assigned = look_up(
                 reader, source, lambda partitions: (destination.log.offsets(partitions), newest)
             )
+        _warn_of_rows_elsewhere(request, destination, {tp.topic for tp in assigned.partitions if tp in stored})
         try:
             ranges = plan_ranges(stored, bounds, fail_on_data_loss=fails, max_records=given.max_records)
         except DataLoss as error:
@@ -160,10 +164,27 @@ def unknown_group(destination: Destination, group: str) -> ConfigError:
 
 def newest_record(log: CommitLog) -> LoadRecord | None:
     """The newest load in the log. Entries that a stream of the same group has written are skipped."""
+    return next(_newest_first(log), None)
+
+
+def _newest_first(log: CommitLog) -> Iterator[LoadRecord]:
     newest = log.newest().sequence
-    numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
-    records = (log.record(number) for number in numbers if number)
-    return next((record for record in records if record is not None), None)
+    for number in itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest)):
+        record = log.record(number) if number else None
+        if record is not None:
+            yield record
+
+
+def _warn_of_rows_elsewhere(request: LoadRequest, destination: Destination, topics: set[str]) -> None:
+    """A group may go on in another place, but whoever expects all records of the `topics` there must hear of it."""
+    since = itertools.takewhile(lambda load: load.rewind is None, _newest_first(destination.log))
+    loads = (load for load in since if topics & {range.topic for range in load.ranges})
+    if topics and (where := destination.rows_elsewhere(loads)):
+        logger.warning(
+            "the last load of %s by group '%s' went %s: this one takes only what is new since, into %s. To have all of "
+            "it there, use another group",
+            *(_some(sorted(topics)), request.target.group, where, destination.url),
+        )
 
 
 def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:

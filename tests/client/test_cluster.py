@@ -51,6 +51,11 @@ def test_a_topic_is_described_with_its_partitions_and_leaders(cluster: Cluster, 
     assert cluster.leader_epoch(TopicPartition(topic, 0)) >= 0
 
 
+def test_a_name_that_no_topic_can_have_is_told_by_its_rule(cluster: Cluster) -> None:
+    with pytest.raises(BrokerError, match=r"topic name 'a;b' has a character other than a-z, A-Z, 0-9"):
+        cluster.partitions("a;b")
+
+
 def test_a_missing_topic_is_named_and_not_waited_for(cluster: Cluster, broker: Kafka, topic: str) -> None:
     started = time.monotonic()
     with pytest.raises(UnknownTopic, match=f"there is no topic '{topic}' on {broker.bootstrap}"):

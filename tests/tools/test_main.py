@@ -209,6 +209,23 @@ def test_wrong_usage_is_status_2() -> None:
     assert done.stderr == "pykafka: --config nonsense: expected KEY=VALUE\n"
 
 
+@pytest.mark.parametrize("command", ["topics list", "doctor", "users list", "load --topic t --to d --group g"])
+def test_an_empty_address_is_not_the_default_one(command: str) -> None:
+    """As of a variable of the shell that is not set: what follows would happen in another cluster."""
+    assert "--bootstrap-server is empty: name a broker" in error_of(
+        *command.split(), "--bootstrap-server", "", status=2
+    )
+
+
+def test_a_name_that_is_not_text_is_wrong_usage(broker: Kafka) -> None:
+    """Python makes such characters of bytes that are not of the terminal's encoding."""
+    told = error_of("topics", "describe", "--topic", "caf\udce9", "-b", broker.bootstrap, status=2)
+    assert (
+        told
+        == "pykafka: 'caf\\udce9' is not text in this terminal's encoding: set LC_ALL=C.UTF-8, and write it in UTF-8\n"
+    )
+
+
 def test_an_unknown_command_is_wrong_usage() -> None:
     done = run("nonsense")
     assert done.returncode == 2

@@ -191,6 +191,16 @@ class DatabaseDestination(TableDestination[TableName]):
         loads = standing(self.log.records_of_all())
         return topics_by_group(load for load in loads if load.output == self.url)
 
+    def rows_elsewhere(self, loads: Iterator[LoadRecord]) -> str | None:
+        """The offsets of a group are those of all tables of the database."""
+        newest = next(loads, None)
+        if newest is None:
+            return None
+        if self.table_of(newest.output) != self.table_of(self.url):
+            return f"to {newest.output}"
+        there = sqlalchemy.inspect(self._engine).has_table(self.address.table, schema=self.address.schema)
+        return None if there else f"to {newest.output}, a table that no longer exists"
+
     def check_rewind(self, rewind: LoadRecord) -> None:
         assert rewind.rewind is not None
         if not rewind.rewind.delete:

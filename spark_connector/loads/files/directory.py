@@ -215,6 +215,11 @@ class FilesDestination(LoadedDestination):
                     kinds.setdefault(attempt.group, kind)
         return kinds
 
+    def rows_elsewhere(self, loads: Iterator[LoadRecord]) -> str | None:
+        """Offsets in ZooKeeper are those of all directories. One that was moved has its loads, a new one has none."""
+        newest = next(loads, None) if self.log.kind == "zookeeper" and not self.published(self._group) else None
+        return f"to {newest.output}" if newest and not is_at(self.output, newest.output) else None
+
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Of each group from the newest manifest, and older ones until one has topic ids."""
         return topics_by_group(self._manifests(lambda record: bool(record.topic_ids)))

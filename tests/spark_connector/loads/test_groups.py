@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy
 from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
 from spark_connector.errors import DataLoss
 from spark_connector.load import recover as recover_from_python
+from spark_connector.loads.database.sql import open_engine
 from spark_connector.loads.plan import refuse_doubling_group
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
@@ -158,3 +160,37 @@ def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
         assert "1 of 2 loads were not checked" in verdict_of(*verb, "-b", other.bootstrap, *words, status=3)
     assert verify(moved.target, other.bootstrap, only=[found.loads[1].load_id]).ok
     assert f"from:        {origin}" in answer_of("loads", "show", first, *words)
+
+
+def test_a_group_that_goes_on_in_another_directory_says_what_is_not_there(
+    data: TopicData, tmp_path: Path, zookeeper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its offsets are in ZooKeeper, so the directory gets only what is new: at first nothing at all."""
+    kept_in = {"zookeeper": f"{zookeeper}/moves-{data.topic}"}
+    loads_of(data, tmp_path / "old", "nightly", **kept_in).must_load()
+    loads_of(data, tmp_path / "old", "nightly", **kept_in).load()
+    assert not caplog.messages
+    assert loads_of(data, tmp_path / "new", "nightly", **kept_in).load().rows == 0
+    (told,) = caplog.messages
+    assert f"the last load of {data.topic} by group 'nightly' went to file://{tmp_path}/old: this one takes" in told
+    caplog.clear()
+    (tmp_path / "old").rename(tmp_path / "moved")
+    loads_of(data, tmp_path / "moved", "nightly", **kept_in).load()
+    other = TopicData(data.bootstrap, f"{data.topic}-other", partitions=1)
+    other.produce(1)
+    loads_of(other, tmp_path / "new", "nightly", **kept_in).must_load()
+    assert not caplog.messages, "a directory that was moved has its rows, and the other topic was loaded nowhere else"
+
+
+def test_the_tables_of_a_database_share_offsets_and_know_where_the_rows_are(tmp_path: Path) -> None:
+    world = sqlite_world(tmp_path)
+    database = world.target.to
+    with open_destination(world.target) as site:
+        loads = [record for number in site.log.sequences() if (record := site.log.record(number))]
+        assert site.rows_elsewhere(iter(loads)) is None
+        with open_engine(world.address.url).begin() as connection:
+            connection.execute(sqlalchemy.text("DROP TABLE rows"))
+        assert site.rows_elsewhere(iter(loads)) == f"to {site.url}, a table that no longer exists"
+    with open_destination(Target(database, world.group, table="other").check()) as other:
+        assert other.rows_elsewhere(iter(loads)) == f"to {site.url}"
+        assert other.rows_elsewhere(iter(())) is None
