@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 from broker.errors import ConfigError
-from pykafka_ui.records.avro_values import Read, avro_reader
 from pykafka_ui.records.json_text import parsed
 from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_values import Read, avro_reader
 from spark_connector.formats.frames import confluents
 from spark_connector.formats.protobuf_descriptors import message_at, message_of, schema_of_registry
 from spark_connector.formats.protobuf_rows import as_json

@@ -1,4 +1,4 @@
-"""Avro values as people read them, and as they are: a decimal with all of its digits, also those beyond its precision;
+"""Avro values for people, as the console shows them: a decimal with all of its digits, also those beyond its precision;
 of a date or time that no calendar has, its number.
 
 fastavro rounds the first, and refuses a whole value for the second. So its logical types are read here.

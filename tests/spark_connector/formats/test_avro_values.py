@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pykafka_ui.records.avro_values import avro_reader
 from pykafka_ui.records.json_text import json_text
+from spark_connector.formats.avro_values import avro_reader
 from spark_connector.formats.value_format import AvroSchema
 
 FRAME = b"\0\0\0\0\7"
