@@ -27,13 +27,21 @@ from pykafka_ui.console import Console
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.rewinds import RewindPages
 from pykafka_ui.loads.tables import Tables
-from pykafka_ui.pages.all_pages import Pages
+from pykafka_ui.pages.archive_page import ArchivePage
+from pykafka_ui.pages.cluster_pages import ClusterPages
+from pykafka_ui.pages.find_page import FindPage
+from pykafka_ui.pages.group_pages import GroupPages
+from pykafka_ui.pages.record_pages import RecordPages
+from pykafka_ui.pages.streams_page import StreamsPage
+from pykafka_ui.pages.topic_pages import TopicPages
 from pykafka_ui.render import STATIC, Renderer, static_version
 from pykafka_ui.seen.snapshot import Snapshot
 from pykafka_ui.status import status_of
 from pykafka_ui.v3.reads import reads
 from pykafka_ui.v3.writes import Writes
 
+PAGES = (ClusterPages, TopicPages, RecordPages, GroupPages, ArchivePage, StreamsPage, FindPage)
+"""Those that every console has."""
 _SCRAPED_S = 15.0
 """How old the numbers of a scrape may be."""
 
@@ -65,12 +73,13 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
     if allow_changes:
         app.include_router(Writes(console).router())
         app.include_router(Changes(console, render).router())
-    app.include_router(Pages(console, render).router())
+    for pages in PAGES:
+        app.include_router(pages(console, render).router)
     if console.loads is not None:
         app.include_router(loads_api(console.loads))
         tables = Tables()
-        app.include_router(LoadPages(console, render, tables).router())
-        app.include_router(RewindPages(console, render, tables).router(allow_changes=allow_changes))
+        app.include_router(LoadPages(console, render, tables).router)
+        app.include_router(RewindPages(console, render, tables, allow_changes=allow_changes).router)
     app.mount("/static", _CachedFiles(directory=STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)

@@ -96,26 +96,29 @@ class Changes:
             ("/topics/{name}/produce", "produce.html", self.produce),
             ("/topics/{name}/delete-records", "delete_records.html", self.delete_records),
             ("/reset-group/{name:path}", "reset_group.html", self.reset),
+            ("/topics/{name}/delete", "", self.delete_topic),
+            ("/delete-group/{name:path}", "", self.delete_group),
         ):
             self._add(routes, path, template, ready)
-        routes.add_api_route("/topics/{name}/delete", self.delete_topic_form)
-        routes.add_api_route("/topics/{name}/delete", self.delete_topic, methods=["POST"])
-        routes.add_api_route("/delete-group/{name:path}", self.delete_group_form)
-        routes.add_api_route("/delete-group/{name:path}", self.delete_group, methods=["POST"])
         return routes
 
     def _add(self, routes: APIRouter, path: str, template: str, ready: Callable[..., Change]) -> None:
-        """The routes of a form: one shows it, one takes what it sends, or shows it with that and what is wrong."""
+        """The routes of a form: one shows it, one takes what it sends, or shows it with that and what is wrong. Without
+        a `template` there is nothing to fill in, and one asks at once whether it is meant."""
 
         def show(request: Request) -> Response:
+            if not template:
+                return self._confirm(request, ready(form={}, **request.path_params), {}, can_edit=False)
             return self._show(request, template, {})
 
         def taken(request: Request, form: Form) -> Response:
-            if form.get("edit"):
+            if template and form.get("edit"):
                 return self._show(request, template, form)
             try:
-                return self._ask_or_do(request, form, ready(form=form, **request.path_params))
+                return self._ask_or_do(request, form, ready(form=form, **request.path_params), can_edit=bool(template))
             except PykafkaError as error:
+                if not template:
+                    raise
                 return self._show(request, template, form, error)
 
         routes.add_api_route(path, show)
@@ -181,14 +184,9 @@ class Changes:
             rows,
         )
 
-    def delete_topic_form(self, request: Request, name: str) -> Response:
-        self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
-        return self._confirm(request, self._deletion(name), {}, can_edit=False)
-
-    def delete_topic(self, request: Request, name: str, form: Form) -> Response:
-        return self._ask_or_do(request, form, self._deletion(name), can_edit=False)
-
-    def _deletion(self, name: str) -> Change:
+    def delete_topic(self, name: str, form: Mapping[str, Any]) -> Change:
+        if not _is_confirmed(form):
+            self._console.ask(lambda admin: admin.cluster.topic(name))  # it must exist
         topic = self._console.sampler.watch().topics.get(name)
         known = None if topic is None else topic.records
         records = " and its records" if known is None else f" with at most {counted(known, 'record')}"
@@ -281,21 +279,14 @@ class Changes:
             words=1,
         )
 
-    def delete_group_form(self, request: Request, name: str) -> Response:
-        change = self._group_deletion(name)
-        if not change.rows and name not in self._console.sampler.watch(groups=True).groups:
-            raise BrokerError(ErrorCode.group_id_not_found, f"there is no group {name!r}")
-        return self._confirm(request, change, {}, can_edit=False)
-
-    def delete_group(self, request: Request, name: str, form: Form) -> Response:
-        return self._ask_or_do(request, form, self._group_deletion(name), can_edit=False)
-
-    def _group_deletion(self, name: str) -> Change:
+    def delete_group(self, name: str, form: Mapping[str, Any]) -> Change:
         def known(admin: Admin) -> dict[TopicPartition, int]:
             refuse_members(admin, name)
             return admin.group_offsets(name)
 
         offsets = self._console.ask(known)
+        if not (_is_confirmed(form) or offsets or name in self._console.sampler.watch(groups=True).groups):
+            raise BrokerError(ErrorCode.group_id_not_found, f"there is no group {name!r}")
         return Change(
             f"Delete the group {name} with its committed offsets in {counted(len(offsets), 'partition')}. "
             "Who reads with it again begins where auto.offset.reset says.",
@@ -307,9 +298,7 @@ class Changes:
 
     # --- asking and doing
 
-    def _ask_or_do(
-        self, request: Request, form: Mapping[str, Any], change: Change, *, can_edit: bool = True
-    ) -> Response:
+    def _ask_or_do(self, request: Request, form: Mapping[str, Any], change: Change, *, can_edit: bool) -> Response:
         token = _text(form, "once")
         if not _is_confirmed(form):
             return self._confirm(request, change, form, can_edit=can_edit)

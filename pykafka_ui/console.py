@@ -141,7 +141,7 @@ class Console:
         is_there = not self.sampler.snapshot.error
         if kind == "records" and is_there and began is not None and now - began < HOUR_S:
             with contextlib.suppress(PykafkaError):  # then it begins when the console began
-                past = self._seldom.get(("past", name), lambda: self._past.rate(name, began))
+                past = self._seldom.soon(("past", name), lambda: self._past.rate(name, began))
                 found = [point for point in past if now - point[0] < HOUR_S] + found
         return found
 
@@ -158,7 +158,7 @@ class Console:
         if self.sampler.snapshot.error or not topics:
             return {}
         try:
-            found = self._seldom.get(("shown", *topics), lambda: self._admin.describe_topic_configs(topics, _SHOWN))
+            found = self._seldom.soon(("shown", *topics), lambda: self._admin.describe_topic_configs(topics, _SHOWN))
         except PykafkaError as error:
             logger.debug("the settings of topics: %s", error)
             return {}
@@ -184,7 +184,7 @@ class Console:
                 one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0
             }
 
-        newest: dict[str, int] = self._seldom.get(("newest", *(one.name for one in asked)), ask)
+        newest: dict[str, int] = self._seldom.soon(("newest", *(one.name for one in asked)), ask)
         return newest
 
     @contextlib.contextmanager
@@ -261,7 +261,7 @@ class Console:
         if not brokers or self.sampler.snapshot.error:
             return ""
         try:
-            found = self._seldom.get("store", lambda: self.broker_settings(brokers[0].id))
+            found = self._seldom.soon("store", lambda: self.broker_settings(brokers[0].id))
         except PykafkaError as error:
             logger.debug("where the archive is: %s", error)
             return ""
@@ -280,7 +280,7 @@ class Console:
                 return {}
             return {tp: one.timestamp for tp, one in found.items()}
 
-        found: dict[TopicPartition, int] = self._seldom.get(("oldest", tuple(tps)), ask)
+        found: dict[TopicPartition, int] = self._seldom.soon(("oldest", tuple(tps)), ask)
         return found
 
     def open_transactions(self) -> list[OpenTransaction]:
@@ -290,7 +290,7 @@ class Console:
     def overdue_transactions(self) -> list[OpenTransaction] | None:
         """Of those that are open for longer than any may; None where brokers do not tell. Looked for once a minute."""
         try:
-            return self._minutely.get("overdue", self._overdue_transactions)
+            return self._minutely.soon("overdue", self._overdue_transactions)
         except PykafkaError as error:
             logger.debug("overdue transactions: %s", error)
             return None

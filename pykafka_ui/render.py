@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
+from pykafka_ui.records.json_text import json_text
 from pykafka_ui.records.visible import visible
 from pykafka_ui.seen.history import STEP_S
 from pykafka_ui.sparkline import known, sparkline_path
@@ -77,7 +77,7 @@ def templates() -> jinja2.Environment:
         bar_places,
     )
     made.filters |= {one.__name__: one for one in filters}
-    made.filters["tojson_text"] = lambda data: visible(json.dumps(data, ensure_ascii=False))
+    made.filters["tojson_text"] = lambda data: visible(json_text(data))
     return made
 
 
@@ -97,6 +97,8 @@ def count(number: float | None) -> str:
     """1234567 → "1,234,567"; below ten with one decimal; "?" while it is not known."""
     if number is None:
         return "?"
+    if isinstance(number, int):
+        return f"{number:,}"  # offsets have more digits than a float
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"
 
 
@@ -123,7 +125,7 @@ def bar_places(parts: Sequence[tuple[str, float, str]]) -> list[tuple[str, float
 
 def size(number: float | None) -> str:
     """Bytes with a unit of 1024, and in a hint all of them; "?" for -1 and None."""
-    return "?" if number is None or number < 0 else _hinted(size_text(number), f"{number:,.0f} bytes")
+    return "?" if number is None or number < 0 else _hinted(size_text(number), f"{count(number)} bytes")
 
 
 def duration(seconds: float) -> str:

@@ -56,6 +56,8 @@ _AVOID_S: Final = 30.0
 """How long other brokers are asked first after a connection failed: on a dead machine each attempt takes seconds."""
 _LOOKS_FOR_A_TOPIC: Final = 3
 """How many brokers are asked about an unknown topic or partition: some may not have heard of it yet."""
+_LOOKS_S: Final = 5.0
+"""So long those are waited for that connect slowly, while others say that they do not know it."""
 
 
 class Outage:
@@ -103,7 +105,9 @@ class Cluster(AutoCloseable):
         self._metadata_source: Address | None = None
         """The broker that sent the metadata."""
         self._invalidated: dict[Address, float] = {}
-        """When the metadata of a broker was last found wrong; in the future for a broker that could not be reached."""
+        """When the metadata of a broker was last found wrong; in the future for a broker that did not answer."""
+        self._unconnected: dict[Address, float] = {}
+        """The same of one that failed to connect, or took so long that another one was asked; until it connects."""
         self._metadata_patience_s = 2 * OVERDUE_S
         """So long one of several brokers may take to answer a request for metadata. Then another one is asked."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
@@ -388,8 +392,10 @@ class Cluster(AutoCloseable):
 
         def rank(node: Node) -> tuple[bool, float, bool, bool]:
             address = node.host, node.port
-            doubted = self._invalidated.get(address, 0.0)
-            return address in gone, doubted, address != self._metadata_source, not self._pool.has(node)
+            connects = not self._pool.has(node)
+            late = self._unconnected.get(address, 0.0) if connects else 0.0
+            doubted = max(self._invalidated.get(address, 0.0), late)
+            return address in gone, doubted, address != self._metadata_source, connects
 
         gone = self._pool.live.gone
         nodes = list(self._metadata.brokers.values())
@@ -399,16 +405,22 @@ class Cluster(AutoCloseable):
         for node in nodes:  # those before it failed, or were not waited for
             if found is not None and (node.host, node.port) == (found.host, found.port):
                 break
-            self._invalidated[node.host, node.port] = time.monotonic() + _AVOID_S
+            self._unconnected[node.host, node.port] = time.monotonic() + _AVOID_S
         return found or self._pool.bootstrap()
 
     def _find_topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
         found = None
-        for look in range(_LOOKS_FOR_A_TOPIC):
+        heard: set[Address | None] = set()
+        until, look = time.monotonic() + min(_LOOKS_S, self.settings.default_api_timeout_ms / 1000), 0
+        while look < _LOOKS_FOR_A_TOPIC or (
+            len(heard) < min(_LOOKS_FOR_A_TOPIC, len(self._metadata.brokers)) and time.monotonic() < until
+        ):
             if look:
                 self.invalidate()
                 self._closing.wait(self.backoff_s(look))
+            look += 1
             metadata = self._current(name)
+            heard.add(self._metadata_source)
             found = metadata.topics.get(name)
             if found is not None:
                 if accept is None or accept(found):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -17,6 +16,7 @@ from pykafka_ui.loads.schemas import schema_history
 from pykafka_ui.loads.series_health import STATES, WORDS, Health, Series, address, judged
 from pykafka_ui.loads.tables import COLUMNS, Tables
 from pykafka_ui.pages.listing import listing
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.render import Renderer
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry
 
@@ -25,30 +25,20 @@ _EVERY_S, _BUSY_S = 30, 2
 _KINDS = {state.value: STATES[word] for state, word in WORDS.items()}
 
 
-class LoadPages:
+class LoadPages(PageSet):
     def __init__(self, console: Console, render: Renderer, tables: Tables) -> None:
+        super().__init__(console, render)
         loads = console.loads
         assert loads is not None
-        self._sampler = console.sampler
         self._survey = loads.survey
         self._places = loads.places
         self._verifications = loads.verifications
         self._tables = tables
-        self._render = render.page
 
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False, prefix="/loads")
-        pages.add_api_route("", self.series)
-        pages.add_api_route("/group", self.group)
-        pages.add_api_route("/load", self.load)
-        pages.add_api_route("/table", self.table)
-        pages.add_api_route("/verify", self.verify, methods=["POST"])
-        pages.add_api_route("/stop", self.stop, methods=["POST"])
-        return pages
-
-    def series(self, request: Request, q: str = "", state: str = "", sort: str = "state", page: int = 1) -> Response:
+    @route("/loads")
+    def series(self, request: Request, q: str = "", state: str = "") -> Response:
         """All series of all places. Nothing is read for it that the last look has not read."""
-        seen, looked, order = self._sampler.watch(), self._survey.seen(), list(STATES)
+        seen, looked, order = self._console.sampler.watch(), self._survey.seen(), list(STATES)
         found = judged(looked.series, seen, self._survey.now_ms())
         if q:
             found = [one for one in found if _is_meant(one[0], q.lower())]
@@ -63,12 +53,13 @@ class LoadPages:
             "files": lambda one: one[0].files or 0,
         }
         rows = [one for one in found if one[2].word == state] if state else found
-        shown = listing("/loads", rows, keys, sort=sort, page=page, query=q, extra=(("state", state),))
+        shown = listing(request, rows, keys, "state")
         every = _EVERY_S if looked.is_whole else _BUSY_S
         about: dict[str, Any] = {"word": state, "states": STATES, "counts": counts, "total": len(found)}
-        return self._render(request, "loads.html", every=every, seen=seen, looked=looked, listing=shown, **about)
+        return self._render(request, "loads.html", every=every, looked=looked, listing=shown, **about)
 
-    def group(self, request: Request, at: str, group: str, sort: str = "-load", page: int = 1) -> Response:
+    @route("/loads/group")
+    def group(self, request: Request, at: str, group: str) -> Response:
         found, state = self._places.group(at, group), self._verifications.state(at, group)
         keys: dict[str, Callable[[HistoryEntry], Any]] = {
             "load": lambda one: one.record.id.sequence,
@@ -77,9 +68,8 @@ class LoadPages:
             "rows": lambda one: one.record.rows,
             "bytes": lambda one: one.bytes or 0,
         }
-        extra = (("at", at), ("group", group))
-        shown = listing("/loads/group", found.history.entries, keys, sort=sort, page=page, extra=extra)
-        seen, now_ms = self._sampler.watch(), self._survey.now_ms()
+        shown = listing(request, found.history.entries, keys, "-load")
+        seen, now_ms = self._console.sampler.watch(), self._survey.now_ms()
         series = Series.of(at, found, now_ms)
         lag, why = series.lag(seen)
         is_busy = (state is not None and state.is_running) or any(one.state.is_staged for one in found.to_look_at)
@@ -107,14 +97,14 @@ class LoadPages:
             to_load=lambda one: address("load", at, group, id=one.record.load_id),
         )
 
-    def load(self, request: Request, at: str, group: str, id: str, sort: str = "partition", page: int = 1) -> Response:
+    @route("/loads/load")
+    def load(self, request: Request, at: str, group: str, id: str) -> Response:
         entry, state = _load_of(self._places.group(at, group), id), self._verifications.state(at, group)
         keys: dict[str, Callable[[Any], Any]] = {
             "partition": lambda one: one.tp,
             "rows": lambda one: one.rows or 0,
         }
-        extra = (("at", at), ("group", group), ("id", id))
-        shown = listing("/loads/load", entry.record.ranges, keys, sort=sort, page=page, extra=extra)
+        shown = listing(request, entry.record.ranges, keys, "partition")
         return self._render(
             request,
             "load.html",
@@ -127,6 +117,7 @@ class LoadPages:
             to_group=address("group", at, group),
         )
 
+    @route("/loads/table")
     def table(self, request: Request, at: str, group: str) -> Response:
         """What is in the table now."""
         found = self._places.group(at, group)
@@ -147,10 +138,12 @@ class LoadPages:
             to_load=lambda load_id: address("load", at, group, id=load_id),
         )
 
+    @route("/loads/verify", "POST")
     def verify(self, at: str, group: str) -> Response:
         self._verifications.start(at, self._places.target(at, group))
         return RedirectResponse(address("group", at, group), 303)
 
+    @route("/loads/stop", "POST")
     def stop(self, at: str, group: str) -> Response:
         self._verifications.stop(at, group)
         return RedirectResponse(address("group", at, group), 303)

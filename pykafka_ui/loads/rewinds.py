@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -12,6 +11,7 @@ from pykafka_ui.loads.places import read
 from pykafka_ui.loads.queries import command
 from pykafka_ui.loads.series_health import address
 from pykafka_ui.loads.tables import Tables
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.render import Renderer
 from pykafka_ui.status import status_of
 from spark_connector.loads.record import LoadRecord
@@ -20,20 +20,16 @@ from spark_connector.loads.rewind import fates
 from spark_connector.maintenance import preview_rewind, rewind
 
 
-class RewindPages:
-    def __init__(self, console: Console, render: Renderer, tables: Tables) -> None:
+class RewindPages(PageSet):
+    def __init__(self, console: Console, render: Renderer, tables: Tables, *, allow_changes: bool) -> None:
+        super().__init__(console, render)
         assert console.loads is not None
         self._places, self._survey = console.loads.places, console.loads.survey
         self._tables = tables
-        self._render = render.page
-
-    def router(self, *, allow_changes: bool) -> APIRouter:
-        pages = APIRouter(include_in_schema=False, prefix="/loads/rewind")
-        pages.add_api_route("", self.preview)
         if allow_changes:
-            pages.add_api_route("", self.rewind, methods=["POST"])
-        return pages
+            self.router.add_api_route("/loads/rewind", self.rewind, methods=["POST"])
 
+    @route("/loads/rewind")
     def preview(self, request: Request, at: str, group: str, to: str = "") -> Response:
         """`to`: a load, or "" for the time before the first one."""
         target, found, problem = self._places.target(at, group), None, None

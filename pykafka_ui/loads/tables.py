@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from broker.errors import PykafkaError
 from broker.storage.url_secrets import text_without_secrets
+from pykafka_ui.records.json_text import json_text, plain
 from pykafka_ui.records.values import Decoder
 from pykafka_ui.seen.recent import Recent
 from spark_connector.loads.evolution import type_name
@@ -150,15 +151,19 @@ def first_rows(snapshot: TableSnapshot) -> Iterator[list[str | None]]:
 
 
 def _texts(column: pa.Array) -> list[str | None]:
+    """A float of 32 bits as such: as one of 64 it has digits that nobody wrote."""
     try:
-        values = column.to_pylist()
+        values = (column.cast(pa.string()) if pa.types.is_float32(column.type) else column).to_pylist()
     except (ValueError, OverflowError):  # a time that Python has not
         values = column.cast(pa.string()).to_pylist()
     return [None if value is None else _text(value) for value in values]
 
 
 def _text(value: object) -> str:
-    text = Decoder().decode(value).first_line if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        text = Decoder().decode(value).first_line
+    else:
+        text = json_text(value) if isinstance(value, dict | list | bool | float) else str(plain(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 

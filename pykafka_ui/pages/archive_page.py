@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.console import Console
 from pykafka_ui.pages.listing import listing
-from pykafka_ui.render import Renderer
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.seen.group_rows import BAD, OK, UNKNOWN, WARN
 from pykafka_ui.seen.snapshot import sum_of
 
@@ -83,19 +81,11 @@ def places_of(one: ArchiveStatus) -> tuple[int, int, int] | None:
     return min(local, archived) - one.start, max(archived - local, 0), one.end - max(archived, local)
 
 
-class ArchivePage:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/archive", self.archive)
-        return pages
-
-    def archive(self, request: Request, q: str = "", sort: str = "name", page: int = 1, by: str = "topic") -> Response:
+class ArchivePage(PageSet):
+    @route("/archive")
+    def archive(self, request: Request, q: str = "", by: str = "topic") -> Response:
         """What of each topic, or `by` partition, is local, archived, or waits to be archived, and why."""
-        seen = self._console.sampler.watch()
+        self._console.sampler.watch()
         archives = self._console.archives()
         keys: dict[str, Callable[[ArchiveRow], Any]] = {
             "name": lambda row: (row.topic, row.of[0].tp),
@@ -105,12 +95,10 @@ class ArchivePage:
         }
         keys["problem"] = keys["state"]
         rows = [row for row in _rows(archives, by) if q.lower() in row.topic.lower()]
-        extra = (("by", by),) if by == "partition" else ()
-        shown = listing("/archive", rows, keys, sort=sort, page=page, query=q, extra=extra)
+        shown = listing(request, rows, keys)
         return self._render(
             request,
             "archive.html",
-            seen=seen,
             listing=shown,
             by=by,
             store=self._console.archive_store(),

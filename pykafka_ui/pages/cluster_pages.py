@@ -5,37 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from fastapi import APIRouter, HTTPException
+from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import PykafkaError
-from pykafka_ui.console import Console
 from pykafka_ui.health import Health, health_of, of_loads, of_transactions
 from pykafka_ui.loads.series_health import series_health
 from pykafka_ui.pages.group_pages import by_lag
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.pages.settings_listing import settings_listing
-from pykafka_ui.render import Renderer
 from pykafka_ui.seen.broker_rows import broker_rows
 from pykafka_ui.seen.group_rows import GroupRow
 from pykafka_ui.seen.lag_trend import RECENT_POINTS
 from pykafka_ui.seen.snapshot import Snapshot, Topic
 
 
-class ClusterPages:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-        self._rate = console.sampler.last_rate
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/", self.overview)
-        pages.add_api_route("/brokers", self.brokers)
-        pages.add_api_route("/brokers/{broker_id}", self.broker)
-        pages.add_api_route("/transactions", self.transactions)
-        return pages
-
+class ClusterPages(PageSet):
+    @route("/")
     def overview(self, request: Request) -> Response:
         found = self._console.sampler.watch()
         busiest = sorted(
@@ -46,7 +33,6 @@ class ClusterPages:
         return self._render(
             request,
             "overview.html",
-            seen=found,
             busiest=busiest[:10],
             behind=behind[:10],
             unknown=sum(one.has_lag and one.behind.total is None for one in found.groups.values()),
@@ -56,7 +42,7 @@ class ClusterPages:
             own=own,
             past=self._past,
             written=self._console.written(),
-            read=self._rate("read"),
+            read=self._console.sampler.last_rate("read"),
             bytes_per_record=_bytes_per_record(found.topics.values()),
         )
 
@@ -73,13 +59,13 @@ class ClusterPages:
             others += of_loads(series, is_whole=loads.survey.seen(wait=False).is_whole)
         return health_of(seen, lambda group: history.values("lag", group, RECENT_POINTS), time.time(), others)
 
+    @route("/brokers")
     def brokers(self, request: Request) -> Response:
         found = self._console.sampler.watch()
-        return self._render(request, "brokers.html", seen=found, rows=broker_rows(found))
+        return self._render(request, "brokers.html", rows=broker_rows(found))
 
-    def broker(
-        self, request: Request, broker_id: int, q: str = "", sort: str = "name", page: int = 1, changed: bool = False
-    ) -> Response:
+    @route("/brokers/{broker_id}")
+    def broker(self, request: Request, broker_id: int, *, changed: bool = False) -> Response:
         found = self._console.sampler.watch()
         node = next((one for one in found.brokers if one.id == broker_id), None)
         if node is None:
@@ -88,14 +74,14 @@ class ClusterPages:
         return self._render(
             request,
             "broker.html",
-            seen=found,
             node=node,
             directories=self._console.log_dirs(broker_id),
-            listing=settings_listing(f"/brokers/{broker_id}", settings, q, sort, page, changed),
+            listing=settings_listing(request, settings, changed=changed),
             changed=changed,
             every=0,
         )
 
+    @route("/transactions")
     def transactions(self, request: Request, *, hanging: bool = False) -> Response:
         """With `hanging` every partition is asked for transactions that no coordinator knows; once, not again."""
         self._console.sampler.watch()

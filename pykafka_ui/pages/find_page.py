@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlencode
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from pykafka_ui.console import Console
-from pykafka_ui.render import Renderer, segment
+from pykafka_ui.pages.page_set import PageSet, route
+from pykafka_ui.render import segment
 
 _SHOWN = 8
 """Of a kind."""
@@ -35,16 +34,8 @@ def matching(query: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, st
     return [one for _, one in found]
 
 
-class FindPage:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/find", self.find)
-        return pages
-
+class FindPage(PageSet):
+    @route("/find")
     def find(self, request: Request, q: str = "") -> Response:
         """A page, of which the finder shows the list. One that is the only one is shown itself."""
         query = q.strip()

@@ -6,34 +6,21 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pykafka_ui.console import Console
 from pykafka_ui.pages.listing import listing
-from pykafka_ui.render import Renderer, segment
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.seen.group_readers import PartitionRow, partition_rows, readers
 from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, state_of
 from pykafka_ui.seen.lag_trend import RECENT_POINTS, per_second
 from pykafka_ui.seen.snapshot import Group
 
 
-class GroupPages:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-        self._rate = console.sampler.last_rate
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/groups", self.groups)
-        pages.add_api_route("/groups/{name:path}", self.group)
-        return pages
-
-    def groups(
-        self, request: Request, q: str = "", sort: str = "-lag", page: int = 1, state: str = "", own: bool = False
-    ) -> Response:
+class GroupPages(PageSet):
+    @route("/groups")
+    def groups(self, request: Request, q: str = "", state: str = "", *, own: bool = False) -> Response:
         """`state`: a filter or a state of Kafka's. Loads' and sinks' own groups are folded away unless `own`, or unless
         something is looked for."""
         found = self._console.sampler.watch(groups=True)
@@ -42,13 +29,11 @@ class GroupPages:
         matching = [row for row in rows if q.lower() in row.group.id.lower()]
         folds = not (own or q or state)
         shown = [row for row in chosen(matching, state) if not (folds and row.is_folded)]
-        extra = tuple((name, value) for name, value in (("state", state), ("own", "1" if own else "")) if value)
-        cut = listing("/groups", shown, _KEYS, sort=sort, page=page, query=q, extra=extra)
+        cut = listing(request, shown, _KEYS, "-lag")
         drawn = [GroupRow(row.group, history.values("lag", row.group.id)) for row in cut.rows]
         return self._render(
             request,
             "groups.html",
-            seen=found,
             listing=dataclasses.replace(cut, rows=drawn),
             choices=choices(matching, state),
             chosen=state,
@@ -56,7 +41,8 @@ class GroupPages:
             folded=len(matching) - len(shown) if folds else 0,
         )
 
-    def group(self, request: Request, name: str, page: int = 1, sort: str = "-lag") -> Response:
+    @route("/groups/{name:path}")
+    def group(self, request: Request, name: str) -> Response:
         sampler = self._console.sampler
         sampler.looked_at(name)
         found = sampler.watch(groups=True)
@@ -70,17 +56,16 @@ class GroupPages:
         }
         rows = partition_rows(one, about, found, sampler.of_partition)
         read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
-        rates = [self._rate("records", topic) for topic in one.topics]
+        rates = [sampler.last_rate("records", topic) for topic in one.topics]
         written = None if None in rates or not rates else sum(filter(None, rates))
         return self._render(
             request,
             "group.html",
-            seen=found,
             group=one,
             row=GroupRow(one, sampler.history("lag").values("lag", name)),
             state_words=state_of(one, about.state if about else one.state),
             about=about,
-            listing=listing(f"/groups/{segment(name)}", rows, keys, sort=sort, page=page),
+            listing=listing(request, rows, keys, "-lag"),
             readers=readers(about, rows) if about else [],
             settings=self._console.group_settings(name) if one.is_share else [],
             read=read,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from pykafka_ui.access import own_path
 
 ROWS = 100
 T = TypeVar("T")
@@ -14,22 +18,28 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Listing(Generic[T]):
-    """One page of a list that was searched and sorted, and the addresses of its other pages."""
+    """One page of a list that was searched and sorted, and the addresses of the others, with all that was asked."""
 
     path: str
     rows: Sequence[T]
     found: int
     page: int
     pages: int
-    query: str
     sort: str
-    extra: tuple[tuple[str, str], ...] = ()
+    asked: Mapping[str, str]
+
+    @property
+    def query(self) -> str:
+        return self.asked.get("q", "")
+
+    @property
+    def hidden(self) -> list[tuple[str, str]]:
+        """What a form that searches sends again."""
+        return [(name, value) for name, value in self.asked.items() if value and name not in ("q", "page")]
 
     def address(self, **changed: Any) -> str:
-        asked = {"q": self.query, "sort": self.sort, "page": self.page, **dict(self.extra), **changed}
-        kept = {
-            name: value for name, value in asked.items() if value not in ("", None) and (name, value) != ("page", 1)
-        }
+        asked = {**self.asked, **changed}
+        kept = {key: of for key, of in asked.items() if of not in ("", None) and (key, str(of)) != ("page", "1")}
         return f"{self.path}?{urlencode(kept)}" if kept else self.path
 
     def sorted_by(self, column: str) -> str:
@@ -41,20 +51,16 @@ class Listing(Generic[T]):
 
 
 def listing(
-    path: str,
-    rows: Iterable[T],
-    keys: dict[str, Callable[[T], Any]],
-    *,
-    sort: str,
-    page: int,
-    query: str = "",
-    extra: tuple[tuple[str, str], ...] = (),
+    request: Request, rows: Iterable[T], keys: Mapping[str, Callable[[T], Any]], sort: str = "name"
 ) -> Listing[T]:
-    """Sort by the column `sort` (`-column`: the largest first), and take page `page`. An unknown column is ignored."""
-    found = list(rows)
+    """Sort by the column that the address asks for as `sort` (`-column`: the largest first), and take its `page`. A
+    column or page that is none is ignored."""
+    found, asked = list(rows), dict(request.query_params)
+    sort, number = asked.get("sort") or sort, asked.get("page", "")[:9]
     key = keys.get(sort.removeprefix("-"))
     if key is not None:
         found.sort(key=key, reverse=sort.startswith("-"))
     pages = max(math.ceil(len(found) / ROWS), 1)
-    page = min(max(page, 1), pages)
-    return Listing(path, found[(page - 1) * ROWS : page * ROWS], len(found), page, pages, query, sort, extra)
+    page = min(max(int(number) if number.isdecimal() else 1, 1), pages)
+    rows = found[(page - 1) * ROWS : page * ROWS]
+    return Listing(own_path(request.scope), rows, len(found), page, pages, sort, asked)

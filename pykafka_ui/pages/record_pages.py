@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query
+from fastapi import HTTPException, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.console import Console
 from pykafka_ui.loads.fates import fates, passed_by
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.records.browse import From, Page
 from pykafka_ui.records.record_difference import differences
 from pykafka_ui.records.records_query import (
@@ -25,7 +25,7 @@ from pykafka_ui.records.records_query import (
     places_of,
     places_text,
 )
-from pykafka_ui.render import Renderer, segment
+from pykafka_ui.render import segment
 from pykafka_ui.status import status_of
 
 _MOST_SHOWN = 500
@@ -33,18 +33,8 @@ _MOST_FOLLOWED = 200
 """Partitions of which it is counted what a live page has passed by: their offsets are in its address."""
 
 
-class RecordPages:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/topics/{name}/records", self.records)
-        pages.add_api_route("/topics/{name}/records.{ending}", self.download)
-        pages.add_api_route("/topics/{name}/compare", self.compare)
-        return pages
-
+class RecordPages(PageSet):
+    @route("/topics/{name}/records")
     def records(
         self,
         request: Request,
@@ -107,6 +97,7 @@ class RecordPages:
             "loads": None if loads is None else fates(loads.places, tp, row.offset, seen.cluster_id),
         }
 
+    @route("/topics/{name}/compare")
     def compare(self, request: Request, name: str, a: str, b: str) -> Response:
         left, right = self._one(name, "a", a), self._one(name, "b", b)
         found = differences(left, right)
@@ -134,6 +125,7 @@ class RecordPages:
                     return row
         raise HTTPException(404, f"{topic} has no record at offset {offset} of partition {partition}.")
 
+    @route("/topics/{name}/records.{ending}")
     def download(self, ending: str, asked: AskedRecords) -> Response:
         if ending not in DOWNLOADS:
             raise HTTPException(404, f"Records can be had as {' or '.join(DOWNLOADS)}.")

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from starlette.requests import Request
+
 from broker.protocol.described_config import ConfigEntry, ConfigSource
 from pykafka_ui.pages.listing import Listing, listing
 from pykafka_ui.render import setting_text
 
 
-def settings_listing(
-    path: str, entries: Iterable[ConfigEntry], query: str, sort: str, page: int, changed: bool
-) -> Listing[ConfigEntry]:
+def settings_listing(request: Request, entries: Iterable[ConfigEntry], *, changed: bool) -> Listing[ConfigEntry]:
     """Those whose name, value or documentation has the text; with `changed` only those that somebody has set."""
-    needle = query.strip().casefold()
+    needle = request.query_params.get("q", "").strip().casefold()
 
     def is_wanted(one: ConfigEntry) -> bool:
         if changed and one.source is ConfigSource.DEFAULT_CONFIG:
@@ -27,5 +27,4 @@ def settings_listing(
         "name": lambda one: one.name,
         "source": lambda one: (one.source.name, one.name),
     }
-    extra = (("changed", "1"),) if changed else ()
-    return listing(path, filter(is_wanted, entries), keys, sort=sort, page=page, query=query, extra=extra)
+    return listing(request, filter(is_wanted, entries), keys)

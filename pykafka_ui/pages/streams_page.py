@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pykafka_ui.console import Console
 from pykafka_ui.pages.group_pages import by_lag
-from pykafka_ui.render import Renderer
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.seen.group_rows import GroupRow
 from pykafka_ui.seen.lag_trend import RECENT_POINTS, per_second
 
 _MOST = 100
 
 
-class StreamsPage:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/streams", self.streams)
-        return pages
-
+class StreamsPage(PageSet):
+    @route("/streams")
     def streams(self, request: Request) -> Response:
         found = self._console.sampler.watch(groups=True)
         sampler = self._console.sampler
@@ -40,7 +30,6 @@ class StreamsPage:
         return self._render(
             request,
             "streams.html",
-            seen=found,
             reports=self._console.streams.seen(),
             rows=rows,
             more=len(streams) - len(rows),

@@ -5,34 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter, HTTPException
+from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.errors import ConfigError
-from pykafka_ui.console import Console
 from pykafka_ui.pages.listing import ROWS, listing
+from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.pages.settings_listing import settings_listing
 from pykafka_ui.pages.topic_rows import STATES, badges, reading_of, shares, topic_keys, topic_rows
-from pykafka_ui.render import Renderer, kept_text, segment
+from pykafka_ui.render import kept_text
 from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
 
 
-class TopicPages:
-    def __init__(self, console: Console, render: Renderer) -> None:
-        self._console = console
-        self._render = render.page
-
-    def router(self) -> APIRouter:
-        pages = APIRouter(include_in_schema=False)
-        pages.add_api_route("/topics", self.topics)
-        pages.add_api_route("/topics/{name}", self.topic)
-        pages.add_api_route("/topics/{name}/settings", self.topic_settings)
-        return pages
-
-    def topics(
-        self, request: Request, q: str = "", sort: str = "name", page: int = 1, internal: bool = False, state: str = ""
-    ) -> Response:
+class TopicPages(PageSet):
+    @route("/topics")
+    def topics(self, request: Request, q: str = "", state: str = "", *, internal: bool = False) -> Response:
         """With a `state` also internal ones: the overview counts their partitions, too."""
         if state and state not in STATES:
             raise ConfigError(f"state={state[:40]}: expected {' or '.join(STATES)}")
@@ -44,12 +32,10 @@ class TopicPages:
             and (internal or state or not one.internal)
             and (not state or one.count_of(STATES[state]))
         ]
-        extra = ((("internal", "1"),) if internal else ()) + ((("state", state),) if state else ())
-        shown = listing("/topics", rows, topic_keys(self._console, found), sort=sort, page=page, query=q, extra=extra)
+        shown = listing(request, rows, topic_keys(self._console, found))
         return self._render(
             request,
             "topics.html",
-            seen=found,
             listing=shown,
             rows=topic_rows(self._console, found, shown.rows),
             shares=shares,
@@ -58,7 +44,8 @@ class TopicPages:
             partitions=sum(one.count_of(STATES[state]) for one in rows) if state else 0,
         )
 
-    def topic(self, request: Request, name: str, page: int = 1, sort: str = "partition") -> Response:
+    @route("/topics/{name}")
+    def topic(self, request: Request, name: str) -> Response:
         found, one = self._topic(name)
         keys: dict[str, Callable[[Partition], Any]] = {
             "partition": lambda row: row.index,
@@ -67,12 +54,11 @@ class TopicPages:
             "size": lambda row: row.size,
             "state": lambda row: row.state,
         }
-        shown = listing(f"/topics/{segment(name)}", one.partitions, keys, sort=sort, page=page)
+        shown = listing(request, one.partitions, keys, "partition")
         settings = self._console.shown_settings([name]).get(name, {})
         return self._render(
             request,
             "topic.html",
-            seen=found,
             topic=one,
             listing=shown,
             groups=found.readers_of(name)[:ROWS],
@@ -84,13 +70,10 @@ class TopicPages:
             shares=shares,
         )
 
-    def topic_settings(
-        self, request: Request, name: str, q: str = "", sort: str = "name", page: int = 1, changed: bool = False
-    ) -> Response:
+    @route("/topics/{name}/settings")
+    def topic_settings(self, request: Request, name: str, *, changed: bool = False) -> Response:
         _, one = self._topic(name)
-        shown = settings_listing(
-            f"/topics/{segment(name)}/settings", self._console.topic_settings(name), q, sort, page, changed
-        )
+        shown = settings_listing(request, self._console.topic_settings(name), changed=changed)
         return self._render(
             request, "settings.html", title=f"Settings of {name}", listing=shown, changed=changed, topic=one, every=0
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -15,7 +14,8 @@ from jsonpath_rfc9535.parse import Parser
 
 from broker.errors import ConfigError
 from broker.records.record import Record
-from pykafka_ui.records.values import Decoder, plain
+from pykafka_ui.records.json_text import Number, json_text
+from pykafka_ui.records.values import Decoder
 
 PLACES = ("key", "value", "headers")
 MOST_STEPS = 200_000
@@ -189,7 +189,7 @@ def record_filter(
             return True
         if len(record.value or b"") > _LARGEST:
             raise _TooManySteps
-        data = decoder.data(record.value)
+        data = decoder.data(record.value, exact=bool(equals))
         steps.renew()
         return _matches(query, data, equals, steps)
 
@@ -227,8 +227,8 @@ def _matches(query: _Query, data: Any, equals: str, steps: _Steps) -> bool:
             value = node.value
             if not equals:
                 return True
-            text = value if isinstance(value, str) else json.dumps(value, default=plain)
-            if equals == text:
+            text = value if isinstance(value, str) else json_text(value)
+            if equals == text or (isinstance(value, Number) and value.reads_as(equals)):
                 return True
             steps.take(1 + len(text) // _STEP_CHARACTERS)
     return False

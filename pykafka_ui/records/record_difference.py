@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from pykafka_ui.records.json_text import json_text
 from pykafka_ui.records.records_query import Row
 from pykafka_ui.records.values import ShownValue
 
@@ -59,7 +60,7 @@ def _fields(data: Any, path: str) -> Iterator[tuple[str, str]]:
         for index, value in enumerate(data):
             yield from _fields(value, f"{path}[{index}]")
     else:
-        yield path, json.dumps(data, ensure_ascii=False)
+        yield path, json_text(data)
 
 
 def _by_name(left: Mapping[str, str | None], right: Mapping[str, str | None]) -> list[Difference]:

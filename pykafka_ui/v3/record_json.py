@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from broker.errors import ConfigError
+from pykafka_ui.records.json_text import DECODER, json_text
 
 _SPACE = re.compile(r"\s*")
 _TYPES = ("BINARY", "JSON", "STRING")
@@ -32,7 +32,7 @@ class RecordToSend:
 
 def concatenated(text: str) -> Iterator[Any]:
     """The JSON values of a text, with nothing or white space between them."""
-    decoder, at = json.JSONDecoder(), 0
+    at = 0
     while True:
         space = _SPACE.match(text, at)
         assert space is not None  # it matches nothing, too
@@ -40,7 +40,7 @@ def concatenated(text: str) -> Iterator[Any]:
         if at == len(text):
             return
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, at = DECODER.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"not JSON: {str(error)[:200]}") from None
         yield value
@@ -77,7 +77,7 @@ def _content(document: dict[str, Any], name: str) -> tuple[bytes | None, str | N
     if data is None:
         return None, kind
     if kind == "JSON":
-        return _utf8(name, json.dumps(data, ensure_ascii=False, separators=(",", ":"))), kind
+        return _utf8(name, json_text(data, ":", ",")), kind
     if not isinstance(data, str):
         raise ConfigError(f"{name}: the data of {kind} must be text")
     return (_base64(name, data) if kind == "BINARY" else _utf8(name, data)), kind

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from broker.client import dialling
 from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, UnknownTopic
 from broker.client.consumer import Consumer
+from broker.client.node_pool import NodePool
 from broker.client.producer import Producer
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
@@ -139,6 +142,33 @@ def test_a_partition_that_no_broker_knows_is_told_after_all_were_asked(
     with pytest.raises(UnknownTopic, match="has 4 partitions, but no 7"):
         cluster.leader(TopicPartition(filled, 7))
     assert len(set(brokers.asked[-3:])) == 3
+
+
+def test_brokers_that_connect_slowly_are_waited_for_before_a_partition_is_refused(
+    mock_cluster: str, brokers: LaggingBrokers, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only one that is connected has not heard of it, and is asked three times meanwhile."""
+    monkeypatch.setattr(dialling, "PATIENCE_S", 0.02)
+    has_asked = threading.Event()
+    connect = NodePool.open
+
+    def slowly(pool: NodePool, host: str, port: int) -> BrokerConnection:
+        has_asked.wait(30)
+        return connect(pool, host, port)
+
+    with Cluster(mock_cluster.split(",")[0], QUICK) as cluster:
+        nodes = cluster.brokers()
+        (first,) = (node for node in nodes if node.port == brokers.asked[-1])
+        begun = len(brokers.asked)
+
+        def change(topic: Any) -> Any:
+            if len(brokers.asked) - begun >= 3:
+                has_asked.set()
+            return smaller(2)(topic)
+
+        brokers.lag(first, topic=filled, change=change)
+        monkeypatch.setattr(NodePool, "open", slowly)
+        assert cluster.leader(TopicPartition(filled, 3)).port
 
 
 def test_a_broker_is_asked_again_until_something_does_not_agree(

@@ -7,7 +7,7 @@ import re
 import pytest
 from markupsafe import Markup
 
-from pykafka_ui.render import duration, kept_text, moment, moment_text, setting, setting_text, size
+from pykafka_ui.render import count, duration, kept_text, moment, moment_text, setting, setting_text, size
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from pykafka_ui.render import duration, kept_text, moment, moment_text, setting,
     [
         (size(512), "512 B", "512 bytes"),
         (size(1 << 30), "1 GiB", "1,073,741,824 bytes"),
+        (size(2**63 - 1), "8388608 TiB", "9,223,372,036,854,775,807 bytes"),
         (size(1_288_490_189), "1.2 GiB", "1,288,490,189 bytes"),
         (duration(604_800), "7 d", "604,800 s"),
         (duration(93_784), "1 d 2 h", "93,784 s"),
@@ -33,7 +34,11 @@ def test_what_is_rounded_is_whole_in_a_hint(shown: str, text: str, hint: str) ->
 
 
 def test_what_is_not_known() -> None:
-    assert (size(-1), moment(-1)) == ("?", "")
+    assert (size(-1), moment(-1), count(None)) == ("?", "", "?")
+
+
+def test_a_count_has_the_digits_of_an_offset() -> None:
+    assert (count(2**63 - 1), count(1.25), count(1234.0)) == ("9,223,372,036,854,775,807", "1.2", "1,234")
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,27 @@ def test_what_was_asked_before_a_change_is_not_kept() -> None:
         before.may_answer.set()
         assert old.result() == 1
     assert recent.get("a", lambda: 8) == 7
+
+
+def test_who_cannot_wait_gets_what_was_known_before() -> None:
+    """A broker that hangs holds no page: what it would say comes with a later one."""
+    now = 0.0
+    recent, slow = Recent[int](5.0, lambda: now), Slow()
+    assert recent.soon("a", lambda: 7, 0.0) == 7, "what was never known is waited for"
+    now = 5.0
+    assert [recent.soon("a", slow, 0.0) for _ in range(3)] == [7, 7, 7]
+    slow.may_answer.set()
+    eventually(lambda: recent.soon("a", slow, 0.0) == 1)
+    assert slow.calls == 1
+    now = 10.0
+    held = Slow()
+    assert recent.soon("a", held, 0.0) == 1
+    recent.forget()
+    assert recent.soon("a", lambda: 8, 0.0) == 8, "what was before a change is not shown after it"
+    held.may_answer.set()
+    with pytest.raises(OSError, match="down"):
+        recent.soon("b", failing, 0.0)
+
+
+def failing() -> int:
+    raise OSError("down")
