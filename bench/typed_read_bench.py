@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import json
 import random
@@ -51,6 +52,7 @@ from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_text import parse_ddl
 from spark_connector.formats.value_format import AvroSchema
+from spark_connector.read.arrow_batches import DECODED_ROWS
 from tests.support.codec_choice import in_turn
 from tests.support.protobuf_cases import add
 from tests.support.schema_registry import Registry, schema_registry
@@ -82,7 +84,7 @@ class TypedMemory(DataSource):
 
 
 class TypedReader(DataSourceReader):
-    """One Arrow batch, given as often as needed."""
+    """Arrow batches of as many rows as the connector puts there, given as often as needed."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -91,10 +93,11 @@ class TypedReader(DataSourceReader):
         return [InputPartition(number) for number in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        column = AvroDecoder(AvroSchema(json.dumps(SCHEMA))).decode(avro_values(b"")).column
-        batch = pa.RecordBatch.from_arrays([column], names=["value"])
-        for _ in range(self._rows // PARTITIONS // len(batch)):
-            yield batch
+        gc.freeze()  # as the connector: else Spark's daemon looks through all modules after each task
+        left = self._rows // PARTITIONS
+        while left > 0:
+            yield typed_batch().slice(0, left)
+            left -= DECODED_ROWS
 
 
 def run(scale: float = 1.0) -> Iterator[Row]:
@@ -218,6 +221,14 @@ def avro_values(prefix: bytes) -> pa.Array:
         fastavro.schemaless_writer(stream, plain, order)
         made.append(stream.getvalue())
     return pa.array(made, pa.binary())
+
+
+@functools.cache
+def typed_batch() -> pa.RecordBatch:
+    """Kept, so that a Python worker makes it once."""
+    column = AvroDecoder(AvroSchema(json.dumps(SCHEMA))).decode(avro_values(b"")).column
+    columns = pa.concat_arrays([column] * (DECODED_ROWS // CHUNK_ROWS))
+    return pa.RecordBatch.from_arrays([columns], names=["value"])
 
 
 def json_values() -> pa.Array:

@@ -217,9 +217,15 @@ static int run_nodes(decoder_t *d, const int64_t *nodes, int64_t count)
 
 static int run_node(decoder_t *d, const int64_t *node)
 {
+    int64_t number, size;
+    while (node[OP] == UNION) { /* its branch in its place: most fields are unions with null */
+        TRY(take_long(d, &number));
+        if (number < 0 || number >= node[OPERANDS] || ++d->depth > DEEPEST)
+            return REFUSED;
+        node = d->code + node[NODE_HEAD + number];
+    }
     sink_t *s = node[COLUMN] < 0 ? NULL : d->sinks + node[COLUMN];
     const int64_t *operands = node + NODE_HEAD;
-    int64_t number, size;
     bytes_at from;
     uint32_t word;
     uint64_t bits;
@@ -291,9 +297,6 @@ static int run_node(decoder_t *d, const int64_t *node)
         return GOOD;
     case MEMBER:
         return run_member(d, s, node[ARGUMENT], operands[0]);
-    case UNION:
-        TRY(take_long(d, &number));
-        return number < 0 || number >= node[OPERANDS] ? REFUSED : run(d, operands[number]);
     case ARRAY:
         return run_list(d, s, operands[0], NULL);
     case MAP:
@@ -315,10 +318,11 @@ static int run_node(decoder_t *d, const int64_t *node)
 
 static int run(decoder_t *d, int64_t at)
 {
-    if (++d->depth > DEEPEST)
+    int depth = d->depth++;
+    if (d->depth > DEEPEST)
         return REFUSED;
     TRY(run_node(d, d->code + at));
-    d->depth--;
+    d->depth = depth;
     return GOOD;
 }
 

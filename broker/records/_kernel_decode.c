@@ -447,8 +447,8 @@ static const char *decode_chunk(const Py_buffer *chunk, int check, int in_place,
 
 /* decode_plain(chunk, low, high, check, rows, in place, buffers) -> as decode, then where the values begin in the chunk,
  * and the position of a batch with a wrong checksum, or -1
- * For a chunk in which plain_rows has counted `rows`. buffers: as for decode, without those of headers; in place the
- * buffer of the values' data may have any size. */
+ * For a chunk in which plain_rows has counted `rows`. buffers: as for decode; in place the buffer of the values' data may
+ * have any size. */
 PyObject *decode_plain(PyObject *module, PyObject *args)
 {
     PyObject *chunk_object, *buffers, *result = NULL;
@@ -468,14 +468,16 @@ PyObject *decode_plain(PyObject *module, PyObject *args)
         if (in_place && out.value.wanted)
             out.value.data = NULL;
         Py_BEGIN_ALLOW_THREADS
-        wrong = out.header_key.wanted ? NO_ROOM
-                                      : decode_chunk(&chunk, check, in_place && out.value.wanted, rows, &out, &data, &bad);
+        wrong = decode_chunk(&chunk, check, in_place && out.value.wanted, rows, &out, &data, &bad);
         Py_END_ALLOW_THREADS
         if (wrong != NULL)
             PyErr_SetString(wrong == NO_ROOM ? PyExc_SystemError : PyExc_ValueError, wrong);
         else
-            result = Py_BuildValue("LLLLLLL", (long long)out.rows, (long long)out.key.used, (long long)out.key.nulls,
-                                   (long long)out.value.used, (long long)out.value.nulls, (long long)data, (long long)bad);
+            result = Py_BuildValue("LLLLLLLLLLLL", (long long)out.rows, (long long)out.key.used, (long long)out.key.nulls,
+                                   (long long)out.value.used, (long long)out.value.nulls, (long long)out.headers,
+                                   (long long)out.lists_null, (long long)out.header_key.used,
+                                   (long long)out.header_value.used, (long long)out.header_value.nulls, (long long)data,
+                                   (long long)bad);
     }
     drop_buffers(views, BUFFERS);
     drop_buffers(&chunk, 1);

@@ -8,7 +8,7 @@ reads the records and pyarrow makes arrays of them, block by block, so that few 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -120,7 +120,12 @@ T = TypeVar("T")
 _MOST_BYTES: Final = 2**31 - 1
 """The most that Arrow's 32-bit offsets can address."""
 
-_NO_HEADERS: Final = (None,) * 7
+_SMALLEST_HEADER: Final = 2
+"""Bytes of a header without key and value: one byte for each length."""
+
+_MOST_WITH_HEADERS: Final = 8 << 20
+"""Records of more bytes are walked first to count their headers. The room for those that could be in them, six times
+their bytes, is not paged in where there are none, but it has to be there."""
 
 _SLACK: Final = 64
 """Room after the last field, because the kernel copies short fields in blocks."""
@@ -148,16 +153,30 @@ def _reserve_fields(rows: int, size: int, wanted: frozenset[str], value_size: in
     return *key, *value, offset, timestamp, _reserve(4 * rows, "timestamp_type" in wanted)
 
 
-def _columns(found: Sequence[int], buffers: Sequence[pa.Buffer | None], next_offset: int, exhausted: bool) -> Columns:
-    """Of the buffers of `_reserve_fields`, as the kernel has filled them, without headers."""
-    count, key_size, key_nulls, value_size, value_nulls = found
+def _reserve_headers(rows: int, most: int, size: int) -> tuple[pa.Buffer | None, ...]:
+    """The kernel's buffers of at most so many headers, whose keys and whose values have `size` bytes; None without."""
+    has = most > 0
+    key = _reserve(4 * (most + 1), has), _reserve(size, has)
+    return *_reserve_lists(rows, has), *key, *_reserve_lists(most, has), _reserve(size, has)
+
+
+def _columns(
+    found: Sequence[int],
+    fields: Sequence[pa.Buffer | None],
+    room: Sequence[pa.Buffer | None],
+    wanted: frozenset[str],
+    next_offset: int,
+    exhausted: bool,
+) -> Columns:
+    """Of the buffers of `_reserve_fields` and `_reserve_headers`, as the kernel has filled them."""
+    count, key_size, key_nulls, value_size, value_nulls, *of_headers = found
     return Columns(
-        key=_binary(count, buffers[:3], key_size, key_nulls),
-        value=_binary(count, buffers[3:6], value_size, value_nulls),
-        offset=_numbers(pa.int64(), count, buffers[6]),
-        timestamp=_numbers(pa.int64(), count, buffers[7]),
-        timestamp_type=_numbers(pa.int32(), count, buffers[8]),
-        headers=None,
+        key=_binary(count, fields[:3], key_size, key_nulls),
+        value=_binary(count, fields[3:6], value_size, value_nulls),
+        offset=_numbers(pa.int64(), count, fields[6]),
+        timestamp=_numbers(pa.int64(), count, fields[7]),
+        timestamp_type=_numbers(pa.int32(), count, fields[8]),
+        headers=_native_headers(count, of_headers, room) if "headers" in wanted else None,
         num_rows=count,
         next_offset=next_offset,
         exhausted=exhausted,
@@ -169,45 +188,39 @@ def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions)
     parts, facts, wanted = sections.parts, sections.facts, options.fields
     most_rows = int(sections.of(Fact.COUNT).sum())
     size = int((sections.of(Fact.END) - sections.of(Fact.START)).sum())
-    most_headers = _call_kernel(kernel.count_headers, parts, facts) if "headers" in wanted else 0
-    data_size, has = min(size, _MOST_BYTES) + _SLACK, most_headers > 0
+    most_headers = size // _SMALLEST_HEADER if "headers" in wanted else 0
+    if most_headers and size > _MOST_WITH_HEADERS:
+        most_headers = _call_kernel(kernel.count_headers, parts, facts)
+    data_size = min(size, _MOST_BYTES) + _SLACK
     fields = _reserve_fields(most_rows, data_size, wanted, data_size)
-    lists = _reserve_lists(most_rows, has)
-    header_key = _reserve(4 * (most_headers + 1), has), _reserve(data_size, has)
-    header_value = *_reserve_lists(most_headers, has), _reserve(data_size, has)
-    buffers = *fields, *lists, *header_key, *header_value
-    found = _call_kernel(kernel.decode, parts, facts, options.low, options.high, buffers)
-    columns = _columns(found[:5], fields, sections.next_offset, sections.exhausted)
-    count, of_headers = found[0], list(found[5:])
-    if has:
-        headers = _native_headers(count, of_headers, lists, (header_key[0], None, header_key[1]), header_value)
-    elif "headers" in wanted:
-        headers = pa.nulls(count, HEADERS_TYPE)
-    else:
-        return columns
-    return replace(columns, headers=headers)
+    room = _reserve_headers(most_rows, most_headers, data_size)
+    found = _call_kernel(kernel.decode, parts, facts, options.low, options.high, (*fields, *room))
+    return _columns(found, fields, room, wanted, sections.next_offset, sections.exhausted)
 
 
 def _decode_chunk(kernel: Kernel, chunk: Buffer, options: DecodeOptions) -> Columns | None:
     """The records of a chunk of uncompressed batches, in one pass over it; None for any other, which is left as it was.
     Raises CorruptBatch."""
     view, wanted = memoryview(chunk), options.fields
-    if "headers" in wanted or options.aborted or len(view) > min(options.max_bytes, _MOST_BYTES):
+    most_headers = len(view) // _SMALLEST_HEADER if "headers" in wanted else 0
+    most_bytes = _MOST_WITH_HEADERS if most_headers else _MOST_BYTES
+    if options.aborted or len(view) > min(options.max_bytes, most_bytes):
         return None
-    found = kernel.plain_rows(view, options.low, options.high)
-    if found is None or not found[0]:
+    counted = kernel.plain_rows(view, options.low, options.high)
+    if counted is None or not counted[0]:
         return None
-    rows, last_offset = found
+    rows, last_offset = counted
     in_place = options.consume and not view.readonly and "value" in wanted
     size = len(view) + _SLACK
     buffers = list(_reserve_fields(rows, size, wanted, 0 if in_place else size))
-    given = view, options.low, options.high, options.check_crcs, rows, in_place, (*buffers, *_NO_HEADERS)
-    *sizes, data, bad = _call_kernel(kernel.decode_plain, *given)
+    room = _reserve_headers(rows, most_headers, size)
+    given = view, options.low, options.high, options.check_crcs, rows, in_place, (*buffers, *room)
+    *found, data, bad = _call_kernel(kernel.decode_plain, *given)
     if bad >= 0:
         verify_batch(view, bad, parse_header(view, bad))
     if in_place:
-        buffers[5] = pa.py_buffer(view).slice(data, sizes[3])
-    return _columns(sizes, buffers, max(options.low, last_offset + 1), exhausted=True)
+        buffers[5] = pa.py_buffer(view).slice(data, found[3])
+    return _columns(found, buffers, room, wanted, max(options.low, last_offset + 1), exhausted=True)
 
 
 def _call_kernel(function: Callable[..., T], *arguments: Any) -> T:
@@ -241,22 +254,19 @@ def _header_keys(keys: pa.Array) -> pa.Array:
         return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
 
 
-def _native_headers(
-    rows: int,
-    found: list[int],
-    lists: tuple[pa.Buffer | None, ...],
-    key: tuple[pa.Buffer | None, ...],
-    value: tuple[pa.Buffer | None, ...],
-) -> pa.Array:
+def _native_headers(rows: int, found: Sequence[int], room: Sequence[pa.Buffer | None]) -> pa.Array:
     """The list column; null, not empty, where a record has no headers, as Spark's Kafka source gives it."""
     count, lists_null, key_size, value_size, value_nulls = found
-    if lists_null == rows:
+    edges, validity, key_edges, key_data, value_edges, value_validity, value_data = room
+    if edges is None or key_edges is None or value_edges is None or lists_null == rows:
         return pa.nulls(rows, HEADERS_TYPE)
+    for one in (key_edges, value_edges):
+        one.resize(4 * (count + 1), shrink_to_fit=True)
+    key, value = (key_edges, None, key_data), (value_edges, value_validity, value_data)
     pairs = pa.StructArray.from_arrays(
         [_header_keys(_binary(count, key, key_size, 0)), _binary(count, value, value_size, value_nulls)],
         fields=list(HEADERS_TYPE.value_type),
     )
-    edges, validity = lists
     return pa.Array.from_buffers(
         HEADERS_TYPE, rows, [validity if lists_null else None, edges], null_count=lists_null, children=[pairs]
     )

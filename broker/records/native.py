@@ -29,7 +29,7 @@ BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 Chunk = tuple[int, BinaryColumn | None, BinaryColumn, Buffer, tuple[Buffer, BinaryColumn, BinaryColumn] | None]
 """Rows, key, value, times, and headers: the first header of each row, names and values."""
 
-KERNEL_VERSION: Final = 9
+KERNEL_VERSION: Final = 10
 """The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"

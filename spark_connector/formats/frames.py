@@ -118,6 +118,9 @@ class Framing:
 
     def split(self, values: pa.Array, headers: pa.Array | None = None, *, is_plain_too: bool = False) -> Frames:
         """As Splits."""
+        alike = self._of_one_head(values, headers)
+        if alike is not None:
+            return alike
         todo = values.is_valid().to_numpy(zero_copy_only=False).copy()
         rows_of: dict[SchemaId, list[Rows]] = {}
         bad: dict[int, str] = {}
@@ -148,6 +151,26 @@ class Framing:
             else:
                 bad.update(dict.fromkeys(rows.tolist(), self.missing))
         return Frames(groups, dict(sorted(bad.items())))
+
+    def _of_one_head(self, values: pa.Array, headers: pa.Array | None) -> Frames | None:
+        """The batch as `split` gives it if all of its values begin with the first one's head, as most do, and no record
+        has headers: a tenth of the work. None for any other batch."""
+        if not len(values) or values.null_count or (headers is not None and headers.null_count < len(headers)):
+            return None
+        for place in self.places:
+            if place.header is not None:
+                continue
+            head = values[0].as_py()[: place.length]
+            if len(head) < place.length or not pc.all(pc.starts_with(values, head)).as_py():
+                return None
+            try:
+                found = place.parse(head)
+            except BadValue:
+                return None
+            if found is not None:
+                bad: dict[int, str] = {}
+                return Frames(_group(found, np.arange(len(values)), values, bad), bad)
+        return None
 
 
 def id_header(column: str) -> str:
@@ -237,7 +260,7 @@ def _heads(place: Place, values: pa.Array, headers: pa.Array | None) -> pa.Array
     """What stands at a place, null where there is nothing; None if that is so in all rows."""
     if place.header is None:
         return pc.binary_slice(values, 0, place.length)
-    if headers is None:
+    if headers is None or headers.null_count == len(headers):
         return None
     every = pc.list_flatten(headers)
     hit = pc.equal(every.field("key"), place.header)

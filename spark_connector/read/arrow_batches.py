@@ -146,7 +146,7 @@ def _content_ends(columns: Columns) -> Int64s:
     for array in (columns.key, columns.value):
         if array is not None:
             ends += _end_bytes(array)
-    if columns.headers is not None:
+    if columns.headers is not None and columns.headers.null_count < columns.num_rows:
         ends += _end_bytes_of_headers(columns.headers)
     return ends
 

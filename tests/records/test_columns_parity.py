@@ -156,19 +156,30 @@ def test_decoding_equals_the_reference(log: bytes, fields: frozenset[str], data:
 
 
 @needs_kernel_crc
-def test_values_of_a_chunk_that_is_given_away_stay_in_it() -> None:
+@pytest.mark.parametrize("headers", [None, (), (("h", b"x" * 40), ("", None), ("last", b""))])
+def test_values_of_a_chunk_that_is_given_away_stay_in_it(headers: tuple[tuple[str, bytes | None], ...] | None) -> None:
     """No second copy of them: all other columns are small."""
+    wanted, given = headers is not None, headers or ()
     log = follow(
-        [build([Row(NOW, b"k", b"v" * size), Row(NOW, None, None)]) for size in (1, 40, 300, 0, 70_000)], gap=2
+        [build([Row(NOW, b"k", b"v" * size, given), Row(NOW, None, None)]) for size in (1, 40, 300, 0, 70_000)], gap=2
     )
-    expected = decode_columns(log)
+    expected = decode_reference(log, fields=FIELDS if wanted else FIELDS - {"headers"})
     chunk = bytearray(log)
-    columns = decode_columns(memoryview(chunk), consume=True)
+    columns = decode_columns(memoryview(chunk), consume=True, headers=wanted)
     assert_equal(columns, expected)
     held, data = pa.py_buffer(chunk), columns.value.buffers()[2]
     assert held.address <= data.address < data.address + data.size <= held.address + held.size
-    kept = decode_columns(log, consume=True)  # bytes may not change
+    kept = decode_columns(log, consume=True, headers=wanted)  # bytes may not change
     assert_equal(kept, expected)
+
+
+@needs_kernel_crc
+def test_headers_take_no_more_memory_than_they_have() -> None:
+    """Room is reserved for as many as could be there."""
+    log = build([Row(NOW, None, b"v" * 100_000, (("h", b"x"),))])
+    headers = decode_columns(bytearray(log), headers=True, consume=True).headers
+    assert headers is not None
+    assert headers.get_total_buffer_size() < 1000
 
 
 @settings(max_examples=50)
@@ -241,11 +252,9 @@ def test_hostile_bytes_anywhere_raise_nothing_but_corrupt_batch(log: bytes, data
 
 
 @settings(max_examples=300)
-@given(hostile_logs(), st.booleans(), st.integers(0, 3))
-def test_hostile_records_whose_headers_nobody_asks_for_are_the_same_to_both(
-    log: bytes, consume: bool, low: int
-) -> None:
-    assert_same_to_both(log, headers=False, consume=consume, low=low)
+@given(hostile_logs(), st.booleans(), st.integers(0, 3), st.booleans())
+def test_hostile_records_are_the_same_to_both(log: bytes, consume: bool, low: int, headers: bool) -> None:
+    assert_same_to_both(log, headers=headers, consume=consume, low=low)
 
 
 def assert_same_to_both(log: bytes | bytearray, **options: Any) -> None:

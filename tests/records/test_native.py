@@ -23,7 +23,7 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
-SOURCES = (9, "7c48ae7aa56d5130")
+SOURCES = (10, "e7080c24a6412433")
 """The kernel's version, and the digest of its sources at that version."""
 
 
@@ -224,8 +224,11 @@ def test_a_pass_over_a_chunk_stays_within_its_buffers(kernel: Kernel) -> None:
     for arguments in ({"edges": 8, "validity": 1, "data": 2}, {"rows": 0}, {"v1": 8, "v2": 1, "v3": 4}):
         with pytest.raises(SystemError, match="than were reserved"):
             decode(ONE, **arguments)
+    decode(ONE, last=8)
     with pytest.raises(SystemError, match="than were reserved"):
-        decode(ONE, last=64)
+        decode(build([Row(NOW, None, b"v", (("g", b"x"), ("h", b"y")))]), last=8)
+    with pytest.raises(SystemError, match="too small"):
+        decode(ONE, last=7)
     for rows in (-1, len(ONE) + 1):
         with pytest.raises(SystemError, match="more records than bytes"):
             decode(ONE, rows)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_connector.formats.frames import Group, confluents, decoded_by_schema
+from broker.records.columns import HEADERS_TYPE
+from spark_connector.formats.frames import Group, confluents, decoded_by_schema, id_header
 from spark_connector.formats.value_decoder import Decoded
 from spark_connector.formats.value_format import NO_FRAME
 
@@ -55,6 +56,34 @@ def test_batches_without_a_group(values: list[bytes | None]) -> None:
     frames = FRAMING.split(pa.array(values, pa.binary()))
     assert frames.groups == []
     assert list(frames.bad) == [row for row, value in enumerate(values) if value is not None]
+
+
+def named(headers: list[tuple[str, bytes]]) -> list[dict[str, object]] | None:
+    return [{"key": name, "value": value} for name, value in headers] or None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=4) | st.builds(framed, st.integers(0, 2), st.just(b"")),
+    st.lists(st.binary(max_size=3), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from([id_header("value"), "other"]), st.just(b"\0\0\0\0\1")), max_size=2),
+    st.booleans(),
+)
+def test_values_that_begin_alike_are_split_as_among_others(
+    head: bytes, rests: list[bytes], of_last: list[tuple[str, bytes]], is_plain_too: bool
+) -> None:
+    """A null among them, which is in no group, has them looked at one by one."""
+    values = [head + rest for rest in rests]
+    headers = pa.array([None] * (len(values) - 1) + [named(of_last)], HEADERS_TYPE)
+    alone = FRAMING.split(pa.array(values, pa.binary()), headers, is_plain_too=is_plain_too)
+    with_null = pa.concat_arrays([headers, pa.nulls(1, HEADERS_TYPE)])
+    among = FRAMING.split(pa.array([*values, None], pa.binary()), with_null, is_plain_too=is_plain_too)
+    assert alone.bad == among.bad
+    shown = [
+        [(group.schema, group.rows.tolist(), group.values.to_pylist()) for group in one.groups]
+        for one in (alone, among)
+    ]
+    assert shown[0] == shown[1]
 
 
 def lengths(group: Group) -> Decoded | str:
