@@ -7,7 +7,6 @@ an instance and refuses unknown names. Used for broker, topic and client setting
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -151,6 +150,8 @@ def _hint(name: str, known: Iterable[str], why_refused: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?`, where x is no more than a slip away, or nothing."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     near = [other for other in close if _slips(name, other) <= (2 if len(name) > _SHORT else 1)]
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -414,10 +414,14 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
 
 
 def test_a_broker_loads_neither_numpy_nor_pyarrow_nor_a_file_system() -> None:
-    """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url."""
+    """40 MB that all it serves does without, zstd left aside; stores are for brokers with archive.url.
+
+    Nor the 2 MB of snappy and lz4, before a compressed batch comes.
+    """
     program = (
         "import sys, broker.server; "
-        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'broker.archive.manifest'} & set(sys.modules)))"
+        "print(*sorted({'numpy', 'pyarrow', 'fsspec', 'hdfs_native', 'cramjam', 'snappy', 'broker.archive.manifest'} "
+        "& set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ the log loses segments meanwhile, the compacted ones are thrown away.
 
 from __future__ import annotations
 
-import pickle
 import signal
 import subprocess
 import sys
@@ -36,6 +35,8 @@ class CompactionProcess:
 
     def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
         """Yield every segment that is ready, then the result. Blocks. Raises OSError and CorruptBatch."""
+        import pickle
+
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None

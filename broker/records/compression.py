@@ -4,8 +4,9 @@ Used by the batch builders and by everything that reads records. Kafka's Java cl
 xerial framing, lz4 frames of independent blocks); data of any client can be read. A section that would decompress to
 more than `limit` bytes raises CorruptBatch before it takes the memory, and so does a malformed one.
 
-The fastest library does the work: the standard library (gzip), cramjam (snappy and lz4), pyarrow (zstd). pyarrow is
-imported on first use, because a broker rarely needs its 40 MB.
+The fastest library does the work: the standard library (gzip), cramjam (snappy and lz4), pyarrow (zstd). The last two
+are imported on first use, because a broker rarely needs pyarrow's 40 MB, and not before it gets compressed batches the
+two of cramjam.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Final
-
-import cramjam
-import snappy
 
 from broker.errors import ConfigError, CorruptBatch
 from broker.records.batch import Buffer
@@ -140,6 +138,8 @@ def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
     else:
         yield _zstd(level).compress(kept[0] if len(kept) == 1 else b"".join(kept), asbytes=True)
         return
+    import cramjam
+
     stream = cramjam.zstd.Compressor(level=min(level, _ZSTD_STREAM_LEVEL))
     header, size = bytearray(), 0
     for more in itertools.chain(kept, pieces):
@@ -205,15 +205,17 @@ def plain_pieces(
                 yield from _unzstd(view, limit, at_once)
             case _:
                 raise CorruptBatch(f"compression codec {codec} is not known")
-    except (ValueError, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
+    except (ValueError, OSError, zlib.error, struct.error) as error:
         raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
 
 
 def starts_slowly(codec: int, section: Buffer = b"") -> bool:
-    """Whether the first use of a codec takes some tenths of a second, because it imports pyarrow.
+    """Whether the first use of a codec takes long, because it imports cramjam, or pyarrow, some tenths of a second.
 
-    That is so for zstd, and for lz4 frames of an unusual shape, such as Go clients write, when reading `section`.
+    It is pyarrow for zstd, and for lz4 frames of an unusual shape, such as Go clients write, when reading `section`.
     """
+    if codec in (Codec.SNAPPY, Codec.LZ4) and "cramjam" not in sys.modules:
+        return True
     if "pyarrow" in sys.modules:
         return False
     return codec == Codec.ZSTD or (codec == Codec.LZ4 and len(section) > 0 and not is_usual_frame(section))
@@ -323,6 +325,8 @@ def _gunzip(view: memoryview, limit: int) -> Iterator[bytes]:
 
 def _snappy_xerial(pieces: Iterable[Buffer]) -> Iterator[bytes]:
     """As snappy-java's SnappyOutputStream: a header, then blocks with their lengths."""
+    import snappy
+
     yield _XERIAL_HEADER
     for piece in pieces:
         view = memoryview(piece)
@@ -356,5 +360,10 @@ def _unsnappy_block(block: memoryview, before: int, limit: int) -> bytes:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(block):
         raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to hold {size}")
-    plain: bytes = snappy.decompress(block)
+    import snappy
+
+    try:
+        plain: bytes = snappy.decompress(block)
+    except snappy.UncompressError as error:
+        raise ValueError(str(error)) from error
     return plain

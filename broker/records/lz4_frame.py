@@ -17,8 +17,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-import cramjam
-
 _HEADER: Final = bytes.fromhex("04224d18 6040 82")  # version 1, independent blocks; 64 KiB; checksum of these
 _MAGIC: Final = _HEADER[:4]
 _BLOCK: Final = 64 << 10
@@ -34,6 +32,8 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def _fast(plain: memoryview) -> bytes:
+    import cramjam
+
     return bytes(cramjam.lz4.compress_block(plain, store_size=False))  # a copy: cramjam's buffer is much larger
 
 
@@ -72,6 +72,8 @@ def frame_pieces(view: memoryview, limit: int) -> Iterator[memoryview | None]:
         yield None
         return
     largest = 1 << (2 * (view[5] >> 4) + 8)
+    import cramjam
+
     scratch = bytearray()
     blocks = 0
     while len(view) - position >= 4:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import logging.config
-import logging.handlers
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +21,6 @@ from broker.tools.log_formatters import JsonFormatter, TextFormatter
 __all__ = ["TEXT", "JsonFormatter", "TextFormatter", "configure_logging", "held_back"]
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_HELD_LINES = 10_000
 
 
 def configure_logging(path: Path | None, form: str) -> None:
@@ -34,7 +31,9 @@ def configure_logging(path: Path | None, form: str) -> None:
     if path is not None:
         if not path.is_file():
             raise ConfigError(f"--logging {path}: there is no such file")
-        logging.config.fileConfig(path, disable_existing_loggers=False)
+        from logging.config import fileConfig
+
+        fileConfig(path, disable_existing_loggers=False)
         for handler in _handlers():
             if handler.formatter is None:
                 handler.setFormatter(TextFormatter())
@@ -54,12 +53,23 @@ def _handlers() -> Iterator[logging.Handler]:
             yield from logger.handlers
 
 
+class _HeldRecords(logging.Handler):
+    """Keeps the records. (`logging.handlers` has one that does, and 0.4 MB of others.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Hold back what the block logs. Write it at the end, in the form that the block configures."""
     root = logging.getLogger()
     level = root.level
-    held = logging.handlers.MemoryHandler(_HELD_LINES, flushLevel=logging.CRITICAL + 1, flushOnClose=False)
+    held = _HeldRecords()
     root.addHandler(held)
     root.setLevel(logging.INFO)
     try:
@@ -69,5 +79,5 @@ def held_back() -> Iterator[None]:
         raise
     finally:
         root.removeHandler(held)
-    for record in held.buffer:
+    for record in held.records:
         logging.getLogger(record.name).handle(record)

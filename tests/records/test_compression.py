@@ -211,6 +211,14 @@ def test_every_zstd_frame_tells_its_plain_size(level: int, size: int) -> None:
         assert decompress(Codec.ZSTD, frame) == plain
 
 
+def test_what_has_to_load_cramjam_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first compressed batch of a broker is checked in a thread, which may import."""
+    usual = compress(Codec.LZ4, TEXT)
+    monkeypatch.delitem(sys.modules, "cramjam")
+    assert starts_slowly(Codec.LZ4, usual)
+    assert [starts_slowly(codec) for codec in (Codec.NONE, Codec.GZIP, Codec.SNAPPY)] == [False, False, True]
+
+
 def test_what_has_to_load_pyarrow_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes some tenths of a second, which an event loop has not."""
     usual = compress(Codec.LZ4, TEXT)

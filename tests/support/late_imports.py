@@ -199,6 +199,12 @@ IMPORT_IN_FUNCTION = {
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
+    ("broker/records/compression.py", "cramjam"): "2 MB that a broker needs only for compressed batches",
+    ("broker/records/compression.py", "snappy"): "the same: it stands on cramjam",
+    ("broker/records/lz4_frame.py", "cramjam"): "the same",
+    ("broker/log/compaction_process.py", "pickle"): "0.3 MB that a broker needs only for compacted topics",
+    ("broker/settings.py", "difflib"): "0.2 MB, for a wrong name of a setting",
+    ("broker/tools/logging_setup.py", "logging.config.fileConfig"): "0.4 MB, for a logging configuration",
     ("broker/patterns/re2.py", "re2"): "4 MB, for the few who send a pattern",
     ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
     ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
