@@ -176,6 +176,9 @@ class UpsertIntoDelta(UpsertWorld, DeltaWorld):
 
     def forget(self) -> None:
         DeltaTable(self.output.url).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+        for name in self.output.names(""):  # directories that it leaves empty
+            if not name.startswith("_") and not self.output.data_files(name):
+                self.output.remove(name)
 
     @contextmanager
     def meddled(self, meddle: Callable[[], None]) -> Iterator[None]:

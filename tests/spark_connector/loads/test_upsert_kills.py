@@ -68,5 +68,6 @@ def test_the_last_event_of_each_key_survives_kills(kind: str, tmp_path: Path) ->
             rival.join()
     world.load()
     print(f"{kills} processes killed, {number_of(world)} loads")
+    world.forget()  # who lost its number while it merged, and died then, leaves files that nothing but VACUUM finds
     assert world.names() == source.rows()
     assert [name for name in world.leftovers() if not name.endswith(".parquet")] == []
