@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.loads.record import LoadError
+from spark_connector.loads.record import LoadError, LoadId
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.table_harness import add_catalog
@@ -68,6 +68,8 @@ def test_the_last_event_of_each_key_survives_kills(kind: str, tmp_path: Path) ->
             rival.join()
     world.load()
     print(f"{kills} processes killed, {number_of(world)} loads")
+    left = [LoadId.of(name) for name in world.leftovers() if not name.endswith(".parquet")]
+    assert all(load.sequence <= number_of(world) for load in left)
     world.forget()  # who lost its number while it merged, and died then, leaves files that nothing but VACUUM finds
     assert world.names() == source.rows()
     assert [name for name in world.leftovers() if not name.endswith(".parquet")] == []
