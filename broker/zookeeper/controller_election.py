@@ -47,8 +47,10 @@ class ControllerNode:
         """
         while True:
             found = self.epoch()
-            now = self._read()
-            if now is not None and now[1] == self._zk.session_id:
+            now, session = self._read(), self._zk.session_id
+            if not session:
+                continue  # the connection broke since the read, so nothing says whether the node is ours
+            if now is not None and now[1] == session:
                 if found == self.epoch():  # else there was another election between the two reads
                     return found
                 continue

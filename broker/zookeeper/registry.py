@@ -142,10 +142,10 @@ class Registry:
         try:
             self._zk.create(path, znodes.encode_broker(info), ephemeral=True, parents=True)
         except NodeExists:
-            stat = self._zk.exists(path)
-            if stat is None:
+            stat, session = self._zk.exists(path), self._zk.session_id
+            if stat is None or not session:  # without a connection nothing says whose it is
                 return self.register_broker(info)
-            if stat.ephemeral_owner != self._zk.session_id:
+            if stat.ephemeral_owner != session:
                 raise
             self._zk.set(path, znodes.encode_broker(info), stat.version)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from broker.replica.cluster_metadata import BrokerInfo
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.controller_election import ControllerElection
+from broker.zookeeper.local_store import LocalStore
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete, SetData
 from broker.zookeeper.registry import Registry
@@ -53,6 +58,39 @@ def test_a_controller_whose_epoch_changed_without_its_knowledge_learns_it(zk: Zo
         [Delete(CONTROLLER), Create(CONTROLLER, node, ephemeral=True), SetData(CONTROLLER_EPOCH, b"2", epoch.version)]
     )
     eventually(lambda: election.epoch == registry.controller.epoch() != before)
+
+
+class Unsteady(LocalStore):
+    """A store that was lost just before some looks at whose session it is, and is back at the next read."""
+
+    losses = 0
+
+    @property
+    def session_id(self) -> int:
+        self.losses -= 1
+        return 0 if self.losses >= 0 else super().session_id
+
+
+@pytest.fixture
+def unsteady(tmp_path: Path) -> Iterator[Unsteady]:
+    with Unsteady(tmp_path / "metadata") as store:
+        Registry(store).ensure_paths()
+        yield store
+
+
+def test_a_controller_that_loses_zookeeper_while_it_looks_has_no_rival_in_itself(unsteady: Unsteady) -> None:
+    controller = Registry(unsteady).controller
+    elected = controller.elect(1)
+    unsteady.losses = 2
+    assert controller.elect(1) == elected == controller.epoch()
+
+
+def test_a_broker_that_loses_zookeeper_while_it_looks_is_not_refused_its_own_node(unsteady: Unsteady) -> None:
+    registry = Registry(unsteady)
+    for port in (1, 2):
+        registry.register_broker(BrokerInfo.plaintext(1, "h", port))
+        unsteady.losses = 2
+    assert registry.brokers()[1].port == 2
 
 
 def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Registry) -> None:
