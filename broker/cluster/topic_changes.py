@@ -12,7 +12,7 @@ import functools
 import logging
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.cluster.assignment import assign_replicas, check_assignment
@@ -79,7 +79,7 @@ class TopicChanges:
         if new.name in self._topics.metadata.topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} already exists")
         check_collision(new.name, self._topics.metadata.topics)
-        await self._expect_brokers(new.replication_factor)
+        await self._expect_brokers(new.replication_factor, new.assignment.values())
         assignment = self._assignment(new)
         if nulls := [key for key, value in new.config.items() if value is None]:
             raise ConfigError(f"a value is needed for {', '.join(nulls)}")
@@ -119,10 +119,12 @@ class TopicChanges:
             raise ConfigError(f"{ARCHIVE_ID_KEY}={named}: this broker has no archive; set archive.url")
         return await self._store(self.archives.claim, named, len(record.assignment))
 
-    async def _expect_brokers(self, replication_factor: int) -> None:
-        """Read the brokers again if too few are known: some may have registered just now, as when a cluster starts."""
+    async def _expect_brokers(self, replication_factor: int, named: Iterable[Sequence[int]] = ()) -> None:
+        """Read the brokers again if too few are known, or not all that an assignment names: some may have registered
+        just now, as when a cluster starts."""
         factor = self._config.default_replication_factor if replication_factor == -1 else replication_factor
-        if factor > len(self._topics.metadata.brokers):
+        known = self._topics.metadata.brokers.keys()
+        if factor > len(known) or not known >= set[int]().union(*named):
             await self._topics.refresh(())
 
     async def create_default(self, name: str) -> None:
@@ -211,6 +213,7 @@ class TopicChanges:
         if name in INTERNAL_TOPICS:
             raise BrokerError(ErrorCode.invalid_request, f"{name} is internal: its keys would be in other partitions")
         _check_count(count - have)
+        await self._expect_brokers(0, assignments or ())
         brokers = sorted(self._topics.metadata.brokers)
         first = topic.partitions[0].target
         if assignments is None:

@@ -206,6 +206,21 @@ def test_brokers_that_have_registered_just_now_get_replicas(run: Callable[..., N
     run(steps)
 
 
+def test_an_assignment_may_name_brokers_that_have_registered_just_now(
+    run: Callable[..., None], registry: Registry
+) -> None:
+    async def steps(topics: MetadataCache, changes: TopicChanges) -> None:
+        registry.register_broker(BrokerInfo.plaintext(2, "h", 9092))
+        await changes.create(NewTopic("t", assignment={0: (2,)}))
+        registry.register_broker(BrokerInfo.plaintext(3, "h", 9092))
+        await changes.add_partitions("t", 2, [(3,)], validate_only=False)
+        assert [one.replicas for one in topics.metadata.topics["t"].partitions.values()] == [(2,), (3,)]
+        with pytest.raises(BrokerError, match=r"names brokers that are not registered: \[4\]"):
+            await changes.create(NewTopic("u", assignment={0: (4,)}))
+
+    run(steps)
+
+
 def test_internal_topics_get_replicas_on_brokers_that_have_registered_just_now(
     run: Callable[..., None], registry: Registry
 ) -> None:

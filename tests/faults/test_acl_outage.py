@@ -69,11 +69,14 @@ def pair(tmp_path: Path, server: ZooKeeperServer) -> Iterator[Pair]:
         assert "Traceback" not in broker.output, broker.output[-4000:]
 
 
-def topic_on_b(root: LoggedIn, name: str) -> None:
+def topic_on_b(pair: Pair, root: LoggedIn, name: str) -> None:
+    """B hears of it from ZooKeeper, after the answer: a test may end that at once."""
     assignment = [{"partition_index": 0, "broker_ids": [2]}]
     counts = {"num_partitions": -1, "replication_factor": -1}
     (made,) = root.create_topics({"name": name, **counts, "assignments": assignment})
     assert made.error_code is ErrorCode.none, made
+    with LoggedIn(pair.b.bootstrap) as leader:
+        eventually(lambda: fetched(leader, name) is ErrorCode.none)
 
 
 def fetched(ask: LoggedIn, topic: str) -> ErrorCode:
@@ -98,7 +101,7 @@ def test_a_revoked_right_stops_connected_clients_of_another_broker_at_once(pair:
         LoggedIn(pair.b.bootstrap, ALICE) as consumer,
         LoggedIn(pair.b.bootstrap, ALICE) as producer,
     ):
-        topic_on_b(root, "t")
+        topic_on_b(pair, root, "t")
         for _ in range(3):
             root.allow(ALICE, READ, WRITE, topic="t")
             eventually(lambda: produced(producer, "t") is ErrorCode.none)
@@ -124,7 +127,7 @@ def test_a_fetch_that_waits_gets_nothing_that_came_after_the_right_was_revoked(p
         LoggedIn(pair.b.bootstrap, ALICE) as waiting,
         LoggedIn(pair.b.bootstrap, ALICE) as asking,
     ):
-        topic_on_b(root, "t")
+        topic_on_b(pair, root, "t")
         root.allow(ALICE, READ, topic="t")
         eventually(lambda: fetched(asking, "t") is ErrorCode.none)
         waiting.send(ApiKey.FETCH, fetch_body([ask_for("t")], max_wait=60_000), 12)
@@ -139,8 +142,8 @@ def test_a_fetch_that_waits_gets_nothing_that_came_after_the_right_was_revoked(p
 
 def test_acls_survive_the_crash_of_everything(pair: Pair) -> None:
     with LoggedIn(pair.a.bootstrap) as root:
-        topic_on_b(root, "t")
-        topic_on_b(root, "team-1")
+        topic_on_b(pair, root, "t")
+        topic_on_b(pair, root, "team-1")
         root.allow(ALICE, READ, topic="t")
         root.allow(ALICE, WRITE, topic="team-*")
         root.allow(BOB, READ, topic="t")
@@ -164,7 +167,7 @@ def test_acls_survive_the_crash_of_everything(pair: Pair) -> None:
 
 def test_a_broker_that_was_down_knows_at_its_start_what_was_revoked_meanwhile(pair: Pair) -> None:
     with LoggedIn(pair.a.bootstrap) as root:
-        topic_on_b(root, "t")
+        topic_on_b(pair, root, "t")
         root.allow(ALICE, READ, WRITE, topic="t")
         with LoggedIn(pair.b.bootstrap, ALICE) as alice:
             eventually(lambda: fetched(alice, "t") is ErrorCode.none)
@@ -183,7 +186,7 @@ def test_during_an_outage_of_zookeeper_decisions_stay_and_changes_are_refused(pa
         LoggedIn(pair.b.bootstrap, BOB) as bob,
     ):
         for name in ("t", "team-1", "team-2", "closed"):
-            topic_on_b(root, name)
+            topic_on_b(pair, root, name)
         root.allow(ALICE, READ, WRITE, topic="t")
         root.allow(ALICE, READ, topic="team-*")
         eventually(lambda: fetched(alice, "team-1") is ErrorCode.none)
@@ -224,7 +227,7 @@ def test_during_an_outage_of_zookeeper_decisions_stay_and_changes_are_refused(pa
 
 def test_a_change_that_was_made_elsewhere_arrives_when_zookeeper_is_back(pair: Pair) -> None:
     with LoggedIn(pair.a.bootstrap) as root, LoggedIn(pair.b.bootstrap, ALICE) as alice:
-        topic_on_b(root, "t")
+        topic_on_b(pair, root, "t")
         root.allow(ALICE, READ, topic="t")
         eventually(lambda: fetched(alice, "t") is ErrorCode.none)
         pair.zookeeper.kill()
@@ -241,7 +244,7 @@ def test_a_change_that_was_made_elsewhere_arrives_when_zookeeper_is_back(pair: P
 def test_a_broker_that_hung_notes_what_was_revoked_meanwhile(pair: Pair) -> None:
     """Longer than its session, so that its watches are gone."""
     with LoggedIn(pair.a.bootstrap) as root, LoggedIn(pair.b.bootstrap, ALICE) as alice:
-        topic_on_b(root, "t")
+        topic_on_b(pair, root, "t")
         root.allow(ALICE, DESCRIBE, topic="t")
         eventually(lambda: described(alice, "t") is ErrorCode.none)
         pair.b.pause()
