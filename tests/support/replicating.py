@@ -15,6 +15,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.log.log import Log
 from broker.protocol.topic_partition import TopicPartition
 from broker.server import BrokerServer
+from tests.support.waiting import eventually
 
 PARTITIONS = 3
 IDS = (1, 2, 3)
@@ -71,8 +72,10 @@ class Brokers:
         return ",".join(addresses.get("CLIENTS") or next(iter(addresses.values())) for addresses in found)
 
     def create(self, topic: str) -> None:
+        """Returns when all running brokers have heard of it: only one has when the answer comes."""
         with Cluster(ClientSettings.of(self.bootstrap)) as cluster:
             Admin(cluster).create_topic(topic, PARTITIONS, 3)
+        eventually(lambda: all(topic in one._topics.metadata.topics for one in self.running.values()))
 
     def produce(self, topic: str, count: int) -> None:
         """Wait until all are acknowledged, by all replicas in the ISR."""
