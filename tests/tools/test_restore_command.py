@@ -205,8 +205,8 @@ def test_a_deleted_topic_comes_back(broker: BrokerProcess, archive: Path) -> Non
         restore = ["log", "restore", "--archive", str(archive), "--bootstrap-server", broker.bootstrap]
         assert "topic t has this archive" in error_of(*restore, "--topic", "t", "--as", "u", status=1)
         assert ask.delete("t") is ErrorCode.none
-        end = archived_end(archive, cluster_id, topic_id)
         eventually(lambda: read_deleted(open_storage(str(archive)), cluster_id, topic_id) is not None)
+        end = archived_end(archive, cluster_id, topic_id)  # not before: a copy may have been under way
         assert "the archive has no topic 'x'; it has t" in error_of(*restore, "--topic", "x", status=2)
         assert answer_of(*restore, "--topic", "t", "--as", "u") == "Restored topic u with 2 partitions.\n"
         assert consumed(broker, "u") == before[:end]

@@ -88,11 +88,11 @@ def test_a_state_lists_the_topics_whose_partitions_the_overview_counts(
         assert "3 partitions are under-replicated" not in ui.get("/topics?state=under-replicated").text
         eventually(lambda: "theirs" in ui.get("/topics").text)
         second.kill()
-        eventually(lambda: "theirs" in cells_of_state(ui, "no-leader"), 60)
-        assert cells_of_state(ui, "no-leader") == ["theirs"]
-        eventually(lambda: cells_of_state(ui, "under-replicated") == ["both"], 60)
+        # Until the controller has acted, some partitions of the other one lack a leader, too.
+        eventually(lambda: cells_of_state(ui, "no-leader") == ["theirs"])
+        eventually(lambda: "3 partitions are under-replicated" in ui.get("/topics?state=under-replicated").text)
+        assert cells_of_state(ui, "under-replicated") == ["both"]
         page = ui.get("/topics?state=under-replicated").text
-        assert "3 partitions are under-replicated" in page
         assert "3 not in sync" in page
         assert "state=under-replicated" in re.findall(r'aria-sort[^>]*><a href="([^"]*)"', page)[0]
         eventually(lambda: cells(ui, "theirs")["newest"] == "?")
