@@ -110,6 +110,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fixtures = getattr(item, "fixturenames", ())
         if "kdc" in fixtures:
             item.add_marker(pytest.mark.timeout(1_800))  # the first one builds a package, unless `make prepared` has
+        if "spark" in fixtures and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(400))  # `take_all` waits for 300 s, and the first one starts a JVM
         if folder_of(item) in ON_ANY_KAFKA and "foreign_kafka" in fixtures and "own_broker" not in fixtures:
             item.add_marker(pytest.mark.kafka)
         if "foreign_guarded" in fixtures and "own_guarded" not in fixtures:
