@@ -15,7 +15,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.client.cluster import Cluster
@@ -61,13 +61,14 @@ _SHORTEST_WAIT = 0.02  # seconds between two tries
 class Assigned:
     """The partitions that the options select now, sorted, with topic ids and cluster id if the brokers have them.
 
-    `left_out`: those in which nothing can pass `where` and the filters.
+    `left_out`: those in which nothing can pass `where` and the filters. `counts`: how many partitions each topic has.
     """
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
     cluster_id: str | None = None
     left_out: tuple[TopicPartition, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -266,6 +267,7 @@ class OffsetReader:
             {name: str(value) for name, value in sorted(ids.items()) if value is not None},
             self._cluster_id(),
             tuple(sorted({*kept} - {*partitions})),
+            {name: max(topic.partitions, default=-1) + 1 for name, topic in topics.items()},
         )
 
     def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:

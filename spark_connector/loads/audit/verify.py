@@ -388,13 +388,16 @@ def _check_whole(
 def _check_joints(loads: Sequence[HistoryEntry], log: KafkaLog, said: Said) -> None:
     """What is wrong between loads: an overlap means rows that are there twice, a gap means records never loaded."""
     ends: dict[tuple[TopicPartition, str | None], tuple[int, str]] = {}
-    for entry in loads:
+    for last, entry in zip([None, *loads], loads, strict=False):
         for range in entry.record.ranges:
             topic_id = entry.record.topic_ids.get(range.topic)
             of_topic = range.tp, topic_id
             if entry.record.rerun_of is not None and range.stored is not None:
                 continue  # a re-run for another directory
             end, before = ends.get(of_topic) or ends.get((range.tp, None)) or (range.start, "")
+            added = not before and last is not None and last.record.lacked(range.tp, topic_id, entry.record.pattern)
+            if added and last is not None:
+                end, before = 0, last.record.load_id
             both = f"{before} and {entry.record.load_id}"
             if range.start < end:
                 said.add([f"{range.tp}: offsets {range.start} to {end - 1} are in {both}"])
@@ -402,7 +405,7 @@ def _check_joints(loads: Sequence[HistoryEntry], log: KafkaLog, said: Said) -> N
                 where = f"of offsets {end} to {range.start - 1}, between {both}"
                 low, high = log.extent(range.tp, entry.record).overlap(end, range.start)
                 skipped = sum(len(part) for part in log.offsets(range.tp, low, high, entry.record))
-                if skipped:
+                if skipped and not added:  # the options may begin it later
                     said.add([f"{range.tp}: {skipped:,} records {where}, were never loaded"])
                 if gone := range.start - end - (high - low):
                     said.add(unread=[f"{range.tp}: {gone:,} {where}, were never loaded, and are no longer in the log"])

@@ -1,5 +1,5 @@
-"""A partition that is empty when the group begins: what it gets later is loaded, or its loss is told, in every kind of
-destination. Against a real broker, without Spark."""
+"""A partition that is empty when the group begins, or is added later: what it gets is loaded, or its loss is told, in
+every kind of destination. Against a real broker, without Spark."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LENIENT = {"failOnDataLoss": "false"}
 class Loads:
     """Loads of one group into one place; so few records need no Spark."""
 
-    def __init__(self, records: Topic, root: Path, format: str) -> None:
+    def __init__(self, records: Topic, root: Path, format: str, **given: Any) -> None:
         catalog = add_catalog(root) if format == "iceberg" else None
         to = {"iceberg": "iceberg:lake.loads", "sql": f"sqlite:///{root}/loads.db#loads"}.get(format, str(root / "out"))
         self.target = Target(to, f"g-{records.name}", format=format, catalog=catalog).check()
-        self._given: dict[str, Any] = {"bootstrap_servers": records.bootstrap, "topic": records.name}
+        self._given: dict[str, Any] = {"bootstrap_servers": records.bootstrap, "topic": records.name, **given}
 
     def load(self, options: dict[str, str] | None = None, **arguments: Any) -> LoadResult:
         request = LoadRequest.build(self.target, **self._given, options=options or {}, **arguments)
@@ -85,3 +85,72 @@ def test_a_start_whose_records_are_gone_is_data_loss(numbers: Topic, tmp_path: P
     with pytest.raises(DataLoss, match=f"{numbers.name}-0 was to be loaded from offset 1, but begins at 2 now"):
         loads.load(starting_offsets=start)
     assert loads.load(LENIENT, starting_offsets=start).rows == 1
+
+
+def test_what_an_added_partition_lost_before_its_first_load_is_missed(loads: Loads, numbers: Topic) -> None:
+    loads.load()
+    numbers.grow(3)
+    numbers.produce([b"later"] * 10, partition=2)
+    Topic.eat(numbers.bootstrap, numbers.name, 2, 4)
+    with pytest.raises(DataLoss, match=f"{numbers.name}-2 was added .* begins at 4 now: 4 offsets were deleted"):
+        loads.load()
+    assert loads.load(LENIENT).rows == 6
+    found = verify(loads.target, numbers.bootstrap)
+    assert [load.verdict for load in found.loads] == ["ok", "ok"]
+    (said,) = found.unread
+    assert said.startswith(f"{numbers.name}-2: 4 of offsets 0 to 3, ")
+    assert loads.load().load_id is None
+
+
+def test_an_added_partition_is_loaded_from_its_beginning(loads: Loads, numbers: Topic) -> None:
+    loads.load()
+    numbers.grow(3)
+    numbers.produce([b"later"] * 10, partition=2)
+    assert loads.load().rows == 10
+    assert verify(loads.target, numbers.bootstrap).verdict == "ok"
+
+
+def test_a_topic_that_the_pattern_finds_later_is_missed_as_well(broker: Kafka, topic: str, tmp_path: Path) -> None:
+    first = Topic(broker.bootstrap, f"{topic}-a")
+    first.produce([b"first"])
+    loads, pattern = Loads(first, tmp_path, "parquet", topic=None), {"subscribePattern": f"{topic}-[abc]"}
+    loads.load(pattern)
+    second = Topic(broker.bootstrap, f"{topic}-b")
+    second.produce([b"second"] * 5)
+    Topic.eat(broker.bootstrap, second.name, 0, 2)
+    with pytest.raises(DataLoss, match=f"{second.name}-0 was added .* begins at 2 now"):
+        loads.load(pattern)
+    other = {"subscribePattern": f"{topic}-(a|b)"}
+    assert loads.load(other).rows == 3, "who selects a topic anew begins with what is left of it"
+
+
+def test_a_partition_that_was_left_out_so_far_may_have_lost_its_beginning(numbers: Topic, tmp_path: Path) -> None:
+    loads = Loads(numbers, tmp_path, "parquet", topic=None)
+    loads.load({"assign": json.dumps({numbers.name: [0]})})
+    numbers.produce([b"later"] * 10, partition=1)
+    Topic.eat(numbers.bootstrap, numbers.name, 1, 4)
+    assert loads.load({"assign": json.dumps({numbers.name: [0, 1]})}).rows == 6
+    numbers.grow(3)
+    numbers.produce([b"later"] * 10, partition=2)
+    Topic.eat(numbers.bootstrap, numbers.name, 2, 3)
+    every = {"assign": json.dumps({numbers.name: [0, 1, 2]})}
+    with pytest.raises(DataLoss, match="begins at 3 now"):
+        loads.load(every)
+    named = json.dumps({numbers.name: {"0": -2, "1": -2, "2": 3}})
+    assert loads.load(every, starting_offsets=named).rows == 7, "the user says where"
+
+
+@pytest.mark.parametrize("since", [0, 5_000])
+def test_a_start_by_time_misses_what_may_have_been_young_enough(numbers: Topic, tmp_path: Path, since: int) -> None:
+    loads, by_time = Loads(numbers, tmp_path, "parquet"), {"startingOffsetsByTimestampStrategy": "latest"}
+    loads.load(by_time | {"startingTimestamp": "1"})
+    numbers.grow(3)
+    for second in range(10):
+        numbers.produce([b"later"], partition=2, timestamp=1000 + second * 1000)
+    Topic.eat(numbers.bootstrap, numbers.name, 2, 3)
+    options = by_time | {"startingTimestamp": str(1 + since)}
+    if since:
+        assert loads.load(options).rows == 5
+    else:
+        with pytest.raises(DataLoss, match="begins at 3 now"):
+            loads.load(options)
