@@ -49,6 +49,15 @@ class LoadInterrupted(LoadError):
     retriable = True
 
 
+class UnfitRow(LoadError):
+    """The table cannot hold the row of this number, of those that were to be written together."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"a value does not fit into the table: {why}")
+        self.row = row
+        self.why = why
+
+
 class TableGone(LoadError):
     """The table of the loads is no longer there."""
 

@@ -152,6 +152,11 @@ class Target:
                 "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, a "
                 "database URL or iceberg:NAMESPACE.TABLE"
             )
+        if self.to.startswith("~"):
+            raise ConfigError(
+                f"'to' is {self.to}: a shell replaces ~ only at the begin of a word that is not quoted. Give the whole "
+                f"path, or ./{self.to} for a directory of this name"
+            )
         check_group(self.group)
         format = self.format or self._natural_format
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
