@@ -117,14 +117,14 @@ def loaded_tables(catalog: str, namespace: str | None = None) -> list[LoadedTabl
 
 
 def existing_format(place: Target) -> str:
-    """`sql` for a database URL, `iceberg` for a table in a catalog, `delta` for the directory of a Delta table, else
+    """`sql` for a database, `iceberg` for a table in a catalog, `delta` for the directory of a Delta table, else
     `parquet` for all kinds of files.
 
     Raises as `open_destination` does.
     """
     if is_iceberg(place.to):
         return "iceberg"
-    if is_database_url(place.to):
+    if place.table is not None or is_database_url(place.to):
         return "sql"
     with _plain_os_errors(place):
         storage = open_storage(place.to, place.storage_options or {})

@@ -143,7 +143,9 @@ def _load(spark: SparkSession, on_phase: Phase | None, **given: Any) -> LoadResu
     target = Target.of(given, hadoop_settings(spark.conf.getAll) if is_hdfs else {})
     # Times in text are as the session shows them, as Spark's own writers have them.
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    request = LoadRequest.build(target, time_zone=zone, master=_master_of(spark), **given_to(Load, given))
+    case = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    given = given_to(Load, given)
+    request = LoadRequest.build(target, time_zone=zone, case_sensitive=case, master=_master_of(spark), **given)
     return run_load(request, lambda: spark, on_phase or (lambda phase, record: None))
 
 

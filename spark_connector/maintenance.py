@@ -57,7 +57,7 @@ def targets(
     such a target can be shown, but not opened. Raises ConfigError, LoadError and OffsetStoreError.
     """
     place = Target(to, _ANY, storage_options=dict(storage_options or {}), table=table, catalog=catalog)
-    place = replace(place, format="sql" if table is not None else existing_format(place))
+    place = replace(place, format=existing_format(place))
     with open_destination(place.check()) as destination:
         kinds = destination.groups()
     return [
@@ -271,7 +271,9 @@ class TableCare:
 
 @contextlib.contextmanager
 def _open_known(target: Target) -> Iterator[LoadedDestination]:
-    """The destination of a group that has loads there."""
+    """The destination of a group that has loads there, in the format that they have if the target names none."""
+    if target.format is None:
+        target = replace(target, format=existing_format(target))
     with open_destination(target.check()) as destination:
         refuse_unknown_group(destination, target.group)
         yield destination

@@ -14,8 +14,9 @@ from jsonpath_rfc9535.parse import Parser
 
 from broker.errors import ConfigError
 from broker.records.record import Record
-from pykafka_ui.records.json_text import Number, json_text
+from pykafka_ui.records.json_text import json_text
 from pykafka_ui.records.values import Decoder
+from spark_connector.formats.json_number import Number
 
 PLACES = ("key", "value", "headers")
 MOST_STEPS = 200_000

@@ -4,31 +4,14 @@ a name twice is not taken for one that has it once. Pure."""
 from __future__ import annotations
 
 import json
-from decimal import Decimal, InvalidOperation
-from typing import Any, Final, Self
+from decimal import Decimal
+from typing import Any, Final
 
 from broker.tools.record_text import as_json_data
+from spark_connector.formats.json_number import Number
 
 _LONGEST_INT: Final = 4_000
 """Digits of what Python takes for an int."""
-
-
-class Number(float):
-    """A number of JSON that is not an int of Python: the nearest float, for who calculates, and its `text`."""
-
-    text: str
-
-    def __new__(cls, text: str) -> Self:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    def reads_as(self, text: str) -> bool:
-        """Whether `text` is the same number, however it is written: 1.1 is 1.10."""
-        try:
-            return text == self.text or Decimal(text) == Decimal(self.text)
-        except InvalidOperation:
-            return False
 
 
 def _whole(text: str) -> int | Number:

@@ -103,7 +103,8 @@ class LoadOptions:
         servers, options = self.cluster()
         given = given_to(Load, self.given) | {"bootstrap_servers": servers, "options": options}
         master = self.spark_settings.get("spark.master", self.master)
-        return LoadRequest.build(self.target, is_impatient=is_impatient, master=master, **given)
+        case = self.spark_settings.get("spark.sql.caseSensitive", "false").lower() == "true"
+        return LoadRequest.build(self.target, is_impatient=is_impatient, master=master, case_sensitive=case, **given)
 
 
 @contextlib.contextmanager

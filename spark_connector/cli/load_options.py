@@ -84,7 +84,7 @@ def _place_options() -> list[inspect.Parameter]:
     """Those of `Place`: none is required."""
     declared = dict(arguments_of(Target, Beside))
     del declared["keep_snapshots"]
-    had = f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only."
+    had = f"As the loads had it: {', '.join(FORMATS)}. Default: that of what is there."
     declared["format"] = declared["format"]._replace(argument=Argument(had, "NAME"))
     optional = (one._replace(default=None) if one.default is REQUIRED else one for one in declared.values())
     return [as_option(one, declared) for one in optional]

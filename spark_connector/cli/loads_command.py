@@ -200,7 +200,7 @@ def compact_command(
 
     \b
     Examples:
-      pykafka loads compact --to data/flights-delta --group etl --format delta
+      pykafka loads compact --to data/flights-delta --group etl
     """
     done = compact(place.target, rewindable=rewindable, target_file_size=target_file_size, vacuum=vacuum)
     typer.echo(json.dumps(done.to_json(), indent=2) if place.as_json else str(done))

@@ -22,6 +22,7 @@ from broker.errors import ConfigError
 from broker.records import native
 from spark_connector.formats.frames import Group, decoded_by_schema
 from spark_connector.formats.json_batches import JsonProgram
+from spark_connector.formats.json_number import Number
 from spark_connector.formats.kernel_columns import with_refused
 from spark_connector.formats.schema_registry import UNASKED, SchemaRegistry, UnknownSchema
 from spark_connector.formats.text_casts import fit_decimal, fit_float, fit_integer, parse_text
@@ -53,7 +54,7 @@ class JsonDecoder:
         if raw[0] == 0:
             raise BadValue(f"not JSON{UNASKED}")
         try:
-            document = json.loads(raw.decode("utf-8"), parse_float=_Number)
+            document = json.loads(raw.decode("utf-8"), parse_float=Number)
         except RecursionError:
             raise BadValue("nested too deep") from None
         except ValueError as error:  # UnicodeDecodeError, JSONDecodeError, numbers of thousands of digits
@@ -94,17 +95,6 @@ class FramedJson:
             except UnknownSchema as error:
                 return f"{group.schema.name}: {error}"
         return self._json.decode(group.values, 0 if group.schema is None else group.schema.begin)
-
-
-class _Number(float):
-    """A JSON number with a fraction or exponent; keeps its text."""
-
-    text: str
-
-    def __new__(cls, text: str) -> _Number:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
 
 
 def _element(value: Any, kind: pa.DataType, path: str) -> Any:
@@ -163,6 +153,6 @@ def _text(value: Any) -> str:
     """`value` as a STRING: a string itself, or the JSON text of another value."""
     if isinstance(value, str):
         return value
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return value.text
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -33,6 +33,7 @@ from spark_connector.options.selection import (
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
+    SubscribePattern,
     Timestamps,
 )
 from spark_connector.read.offset_reader import Assigned, OffsetReader
@@ -69,15 +70,12 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         except DataLoss as error:
             raise DataLoss(error.condition, f"{error.message} {_GO_ON}") from error
         reached = plan_positions(positions, stored, ranges, bounds)
+        seen = {**((newest.partitions if newest else None) or {}), **assigned.counts}, _pattern(source)
     else:
-        loads = _loads_since(request, earlier or destination.log)
+        loads, assigned = _loads_again(request, earlier or destination.log)
         stored = destination.log.offsets({range.tp for load in loads for range in load.ranges})
-        _refuse_changed_reading(request, loads)
-        assigned = _current(source)
-        for load in loads:
-            _report_other_cluster(load, assigned, fail=True)
-        refuse_other_topics(loads, assigned.topic_ids)
         ranges = plan_rerun(loads, stored)
+        seen = dict((newest or loads[-1]).partitions or {}), (newest or loads[-1]).pattern
         reached = loads[-1].positions_at({**{range.tp: range.end for range in ranges}, **stored})
     if not ranges:
         return None
@@ -102,6 +100,8 @@ def plan_load(request: LoadRequest, destination: Destination, earlier: CommitLog
         dead_letters=newest.dead_letters if newest else (),
         upsert=request.upsert,
         fields=newest.fields if newest and not _nothing_stands(newest) else None,
+        partitions=seen[0] or None,
+        pattern=seen[1],
     )
 
 
@@ -288,7 +288,26 @@ def look_up(
     # By time a partition begins at its first record that is young enough, which may be yet to come.
     is_by_time = isinstance(options.starting, Timestamps)
     begins = frozenset(tp for tp in new.partitions if not is_by_time and starts[tp] <= latest[tp])
-    return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut, begins), assigned
+    named = options.starting.offsets if isinstance(options.starting, SpecificOffsets) else {}
+    whole = {tp for tp in new.partitions if named.get(tp, EARLIEST) == EARLIEST and tp.topic not in recreated}
+    if is_by_time:
+        whole = {tp for tp in whole if starts[tp] <= earliest[tp]}  # else an older record is left: all young ones are
+    added = _lacked(newest, whole, assigned, _pattern(options))
+    return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut, begins, added), assigned
+
+
+def _lacked(
+    newest: LoadRecord | None, partitions: Iterable[TopicPartition], assigned: Assigned, pattern: str | None
+) -> frozenset[TopicPartition]:
+    """Those of the `partitions` that were added since the group's newest load."""
+    if newest is None:
+        return frozenset()
+    return frozenset(tp for tp in partitions if newest.lacked(tp, assigned.topic_ids.get(tp.topic), pattern))
+
+
+def _pattern(options: SourceOptions) -> str | None:
+    subscription = options.subscription
+    return subscription.pattern if isinstance(subscription, SubscribePattern) else None
 
 
 def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -315,6 +334,17 @@ def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetR
     if is_first or not isinstance(given, Timestamps):
         return given
     return Timestamps({**dict.fromkeys(new.partitions, EARLIEST), **given.of(new.partitions)}, latest_if_none=True)
+
+
+def _loads_again(request: LoadRequest, log: CommitLog) -> tuple[list[LoadRecord], Assigned]:
+    """The loads that a re-run covers, whose records can still be read as they were. Raises ConfigError, DataLoss."""
+    loads = _loads_since(request, log)
+    _refuse_changed_reading(request, loads)
+    assigned = _current(request.source)
+    for load in loads:
+        _report_other_cluster(load, assigned, fail=True)
+    refuse_other_topics(loads, assigned.topic_ids)
+    return loads, assigned
 
 
 def _loads_since(request: LoadRequest, log: CommitLog) -> list[LoadRecord]:

@@ -32,7 +32,7 @@ from spark_connector.stored_json import flag, mapping, parsed, partition, sequen
 
 _VERSION, _OF_LATER = 2, ("columns", "dead_letters", "about", "upsert", "fields")
 """A record has version 2 if one of these, or a count of bad records, is set: a reader of version 1 may ignore them."""
-_LEFT_OUT = ("about", "upsert", "fields")  # while they are unset: readers may not know them
+_LEFT_OUT = ("about", "upsert", "fields", "partitions", "pattern")  # while they are unset: readers may not know them
 _LOAD_ID = re.compile(  # ~: of the groups of dead letters
     r"(?P<group>[A-Za-z0-9._~-]{1,240})-(?P<sequence>[0-9]{6,18})-(?P<token>[0-9a-f]{8})"
 )
@@ -47,6 +47,15 @@ class LoadInterrupted(LoadError):
     """A file system, a server or a task of Spark failed; the same load may succeed later."""
 
     retriable = True
+
+
+class UnfitRow(LoadError):
+    """The table cannot hold the row of this number, of those that were to be written together."""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"a value does not fit into the table: {why}")
+        self.row = row
+        self.why = why
 
 
 class TableGone(LoadError):
@@ -236,6 +245,10 @@ class LoadRecord:
     the load resolved its schemas (fields.py); None where nothing is decoded, and in older records. A registry's or a
     file's schema may be another one later.
 
+    `partitions` says how many each topic had that the group has loaded so far, or looked for records in, and `pattern`
+    is the `subscribePattern` that found them: so a later load knows a partition or topic that was not there yet. Both
+    are None in older records.
+
     `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
     them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
     But a new leader starts a new epoch at its log end. So when a broker is asked where the old epoch ended
@@ -267,6 +280,8 @@ class LoadRecord:
     about: str | None = None
     upsert: Upsert | None = None
     fields: Mapping[str, str] | None = None
+    partitions: Mapping[str, int] | None = None
+    pattern: str | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -305,6 +320,15 @@ class LoadRecord:
             range.tp: range.end if range.stored is None or self.rerun_of is None else range.stored
             for range in self.ranges
         }
+
+    def lacked(self, tp: TopicPartition, topic_id: str | None, pattern: str | None) -> bool:
+        """Whether a partition of this topic id was surely not there when this load looked, so that all its records are
+        newer. `pattern`: what finds it now; the same one would have found its topic."""
+        if self.partitions is None or self.topic_ids.get(tp.topic, topic_id) != topic_id:
+            return False
+        if tp.topic in self.partitions:
+            return tp.partition >= self.partitions[tp.topic]
+        return pattern is not None and pattern == self.pattern
 
     def positions_at(self, stored: Offsets) -> dict[TopicPartition, Position]:
         """The positions that are valid when the group's offsets are `stored`: another program may have changed some."""
@@ -407,6 +431,11 @@ def _fields(document: Mapping[str, Any]) -> dict[str, Any]:
     if document.get("fields") is not None:
         found = mapping(document["fields"], "fields")
         given["fields"] = {path: text(kind, "the type of a field") for path, kind in found.items()}
+    if document.get("partitions") is not None:
+        found = mapping(document["partitions"], "partitions")
+        given["partitions"] = {topic(name): whole(count, "partitions") for name, count in found.items()}
+    if document.get("pattern") is not None:
+        given["pattern"] = text(document["pattern"], "pattern")
     for place in map(DeadLetterPlace.parse, given["dead_letters"]):
         if not place.is_table:
             raise ValueError(f"dead_letters: {place} is no table")

@@ -152,6 +152,11 @@ class Target:
                 "load needs 'to', where the loads go: a directory, local or on hdfs://, s3://, gs:// or abfs://, a "
                 "database URL or iceberg:NAMESPACE.TABLE"
             )
+        if self.to.startswith("~"):
+            raise ConfigError(
+                f"'to' is {self.to}: a shell replaces ~ only at the begin of a word that is not quoted. Give the whole "
+                f"path, or ./{self.to} for a directory of this name"
+            )
         check_group(self.group)
         format = self.format or self._natural_format
         offsets = self.offsets or ("table" if format in TABLE_FORMATS else "files")
@@ -321,7 +326,7 @@ class LoadRequest:
     `time_zone`: of times in text, if no write option names it. `is_impatient`: for a service, which retries by itself.
     Its planning has a short time-out: an outage is reported, and a stop obeyed, within seconds. Spark's own planning
     keeps its time-out. `master`: that of Spark, by which executors may run on other hosts; a URL of Spark Connect for
-    one that its server knows.
+    one that its server knows. `case_sensitive`: whether Spark tells apart names that differ only in case.
     """
 
     target: Target
@@ -329,6 +334,7 @@ class LoadRequest:
     time_zone: str = "UTC"
     is_impatient: bool = False
     master: str = "local[*]"
+    case_sensitive: bool = False
 
     @classmethod
     def build(
@@ -338,10 +344,11 @@ class LoadRequest:
         time_zone: str = "UTC",
         is_impatient: bool = False,
         master: str = "local[*]",
+        case_sensitive: bool = False,
         **given: Any,
     ) -> LoadRequest:
         """Raises ConfigError for arguments (those of `Load`) that cannot be used, before anything is opened."""
-        return cls(target.check(), Load(**given), time_zone, is_impatient, master)
+        return cls(target.check(), Load(**given), time_zone, is_impatient, master, case_sensitive)
 
     def __post_init__(self) -> None:
         refuse(arguments_of(Load), {**vars(self.target), **vars(self.given)})

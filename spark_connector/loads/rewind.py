@@ -107,6 +107,8 @@ def plan_rewind(
         rewind=Rewind(to_load, tuple(UndoneLoad(load.load_id, load.output) for load in later), delete),
         upsert=newest_load.upsert,
         fields=back.fields if back else None,
+        partitions=back.partitions if back else None,
+        pattern=back.pattern if back else None,
     )
 
 

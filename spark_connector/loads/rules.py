@@ -1,9 +1,10 @@
 """The pure decisions of loads: which offsets a load covers, and what a repair does.
 
 Ranges, for plan.py: a partition continues where the group's last load ended. A partition that the group has never
-loaded begins at `starts`, which the first commit keeps, also where there is nothing to load yet. Records that were
-deleted before they were loaded are data loss (L7): an error with Spark's condition name or, with failOnDataLoss=false,
-a warning and a range that begins at the first record that is left.
+loaded begins at `starts`, which the first commit keeps, also where there is nothing to load yet; one that was added
+since the group's last load begins at offset 0. Records that were deleted before they were loaded are data loss (L7): an
+error with Spark's condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record
+that is left.
 
 Steps of a repair, for files/directory.py (L4): it collects the facts that a crash can leave behind (the newest commit,
 the staged attempts) and carries out the steps until none is left.
@@ -43,6 +44,7 @@ class Bounds:
     not the one that the group loaded last. `epochs`: the leader epochs at `latest`. `cut`: partitions whose log was
     truncated below the stored offset → where it now differs from what was loaded (-1: not known). `begins`: the new
     partitions whose start is an offset that later loads shall go on from, whether there is something to load or not.
+    `added`: new partitions that were not there at the group's last load, so all their records are to be loaded.
     """
 
     earliest: Offsets
@@ -53,6 +55,7 @@ class Bounds:
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     cut: Offsets = field(default_factory=dict)
     begins: Collection[TopicPartition] = ()
+    added: Collection[TopicPartition] = ()
 
 
 def plan_ranges(
@@ -137,7 +140,10 @@ def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -
     earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp not in stored:
         begin = bounds.starts.get(tp, earliest)
-        if begin < earliest:
+        if tp in bounds.added and earliest > 0:
+            what = f"was added after the group's last load, but begins at {earliest} now: {_deleted(earliest)}"
+            report_data_loss("ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", f"Partition {tp} {what}", fail=fail)
+        elif begin < earliest:
             text = f"Partition {tp} was to be loaded from offset {begin}, but begins at {earliest} now."
             report_data_loss("COULD_NOT_READ_OFFSET_RANGE", text, fail=fail)
         return min(max(begin, earliest), latest)
@@ -166,9 +172,13 @@ def _lost(tp: TopicPartition, stored: int, bounds: Bounds) -> tuple[str, str, in
         what = f", but ends at {latest}: the topic was created again or truncated."
         return "PARTITION_OFFSET_CHANGED", what, earliest
     if stored < earliest:
-        lost = f"{earliest - stored} offsets were deleted before they were loaded."
-        return "COULD_NOT_READ_OFFSET_RANGE", f", but begins at {earliest} now: {lost}", earliest
+        what = f", but begins at {earliest} now: {_deleted(earliest - stored)}"
+        return "COULD_NOT_READ_OFFSET_RANGE", what, earliest
     return None
+
+
+def _deleted(count: int) -> str:
+    return f"{count} offsets were deleted before they were loaded."
 
 
 class Act(enum.Enum):

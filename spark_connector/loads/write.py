@@ -31,7 +31,7 @@ from spark_connector.loads.orc_files import orc_of
 from spark_connector.loads.plan import confirm_topics
 from spark_connector.loads.record import LoadError, LoadRecord, failed_load
 from spark_connector.loads.request import LOAD_COLUMN, TABLE_FORMATS, LoadRequest
-from spark_connector.loads.tasks.columns import TableColumns, check_sort_by
+from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_alike_fields
 from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.required import with_text
@@ -39,7 +39,7 @@ from spark_connector.loads.tasks.task_job import BadRecordFiles, TaskJob
 from spark_connector.loads.tasks.task_output import StorageOutput, told_by_tasks
 from spark_connector.loads.tasks.transforms import bind, with_partition_columns
 from spark_connector.loads.tasks.written_file import WrittenFiles
-from spark_connector.loads.write_options import ORC, PARQUET, written_as
+from spark_connector.loads.write_options import ORC, PARQUET, SQL, written_as
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import Assign
@@ -244,6 +244,8 @@ def _layout_of(
     columns = TableColumns.of(request.picked, _schema_of(options), derived)
     fields = bind(partition_by, columns.schema, record.format)
     check_sort_by(request.sorted, columns.schema)
+    if not request.case_sensitive and record.format != SQL:
+        refuse_alike_fields(columns.schema)
     writing = request.writing
     schema = with_text(with_partition_columns(columns.schema, fields), writing.as_text)
     load_id = record.load_id if record.format in TABLE_FORMATS else None

@@ -4,6 +4,10 @@ A store keeps, per group, the NEXT offset to read of every partition. Readers st
 (`startingOffsets=committed`), the stream reader reports its progress to it, and `load` commits through it. There are
 three kinds: `zookeeper` (the paths of Kafka's old consumers), `files` (numbered JSON entries in a directory that fsspec
 can reach) and `group` (OffsetCommit, which lag tools read). A commit is atomic: it stores all its partitions or none.
+
+An offset belongs to a topic id (KIP-516): in a topic that was deleted and created again it means nothing. So stores
+keep the ids that they are told; of a commit without them no id is known. A group's coordinator deletes the offsets of
+a deleted topic itself.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ STORE_KINDS = tuple(_MODULES)
 Offsets = Mapping[TopicPartition, int]
 """An offset of each partition, usually the next one to read."""
 
+TopicIds = Mapping[str, str]
+NO_IDS: TopicIds = {}
+
 _LEGAL_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -51,8 +58,13 @@ class OffsetStore(Protocol):
     def read(self, group: str) -> dict[TopicPartition, int]:
         """The next offset of every partition that the group has committed; empty for a new group."""
 
-    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
-        """Store `offsets` atomically; other partitions keep their offsets.
+    def topic_ids(self, group: str) -> dict[str, str]:
+        """The ids that topics had when their offsets were committed, of those where they are known."""
+
+    def commit(
+        self, group: str, offsets: Offsets, *, expected: Offsets | None = None, topic_ids: TopicIds = NO_IDS
+    ) -> None:
+        """Store `offsets` and the ids of their topics atomically; other partitions keep their offsets.
 
         With `expected`, every partition of `offsets` and `expected` must still have the offset in `expected`, or no
         offset if `expected` does not name it; otherwise raises OffsetConflict. Without it the last writer wins.

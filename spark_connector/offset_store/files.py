@@ -1,12 +1,14 @@
 """The offset store in a directory: one numbered JSON file per commit; the highest number holds the current offsets.
 
     <path>/<group>/00000000000000000042.json
-    {"version": 1, "group": "flights", "sequence": 42, "offsets": {"flights": {"0": 1200, "1": 977}}}
+    {"version": 1, "group": "flights", "sequence": 42, "offsets": {"flights": {"0": 1200, "1": 977}},
+     "ids": {"flights": "uuid"}}
 
-An entry holds ALL offsets of the group, so only the newest is read. The others are history; `commit` keeps 100 entries.
-A commit creates the next number without overwriting, so exactly one of two concurrent commits wins. It works on every
-file system of `broker.storage.storage`: local, `hdfs://`, object stores with conditional put. `load` also writes its
-commits as such entries (with `details`), so a reader can start where a load ended.
+An entry holds ALL offsets of the group, and topic ids where they are known, so only the newest is read. The others are
+history; `commit` keeps 100 entries. A commit creates the next number without overwriting, so exactly one of two
+concurrent commits wins. It works on every file system of `broker.storage.storage`: local, `hdfs://`, object stores with
+conditional put. `load` also writes its commits as such entries (with `details`), so a reader can start where a load
+ended.
 
     <path>/<group>/00000000000000000007.noted     an archived entry with details
 
@@ -28,16 +30,18 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.storage.storage import Storage, open_storage
 from broker.stored_names import number_named
 from spark_connector.offset_store.base import (
+    NO_IDS,
     OffsetConflict,
     Offsets,
     OffsetStoreError,
+    TopicIds,
     check_expected,
     check_group,
     offsets_from_json,
     offsets_to_json,
     required_option,
 )
-from spark_connector.stored_json import mapping, parsed, text, whole
+from spark_connector.stored_json import mapping, parsed, text, topic, whole
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -62,17 +66,28 @@ def open_from_options(options: Mapping[str, str]) -> FilesOffsetStore:
 
 @dataclass(frozen=True)
 class FilesEntry:
-    """One commit: all offsets of the group after it, and the committer's `details`."""
+    """One commit: all offsets of the group after it, the committer's `details`, and ids of topics."""
 
     group: str
     sequence: int
     offsets: Offsets
     details: Mapping[str, Any] = field(default_factory=dict)
+    topic_ids: TopicIds = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         offsets = offsets_to_json(self.offsets)
         document = {"version": _VERSION, "group": self.group, "sequence": self.sequence, "offsets": offsets}
-        return json.dumps({**document, **self.details}, indent=1).encode()
+        ids = {"ids": dict(sorted(self.topic_ids.items()))} if self.topic_ids else {}
+        return json.dumps({**document, **ids, **self.details}, indent=1).encode()
+
+    def followed_by(self, offsets: Offsets, topic_ids: TopicIds) -> FilesEntry:
+        """The next entry. Offsets of a topic that has another id now are gone."""
+        here = {tp.topic for tp in offsets}
+        now = {name: one for name, one in topic_ids.items() if name in here}
+        gone = {name for name, one in now.items() if self.topic_ids.get(name, one) != one}
+        kept = {tp: offset for tp, offset in self.offsets.items() if tp.topic not in gone}
+        ids = {**{name: one for name, one in self.topic_ids.items() if name not in here}, **now}
+        return FilesEntry(self.group, self.sequence + 1, {**kept, **offsets}, topic_ids=ids)
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> FilesEntry:
@@ -86,8 +101,9 @@ class FilesEntry:
                     f"{_VERSION}): upgrade"
                 )
             offsets = offsets_from_json(document.pop("offsets"))
-            group = text(document.pop("group"), "group")
-            return cls(group, whole(document.pop("sequence"), "sequence", 1), offsets, document)
+            group, sequence = text(document.pop("group"), "group"), whole(document.pop("sequence"), "sequence", 1)
+            ids = {topic(name): text(one, "ids") for name, one in mapping(document.pop("ids", {}), "ids").items()}
+            return cls(group, sequence, offsets, document, ids)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OffsetStoreError(f"{where} is not an offset entry: {error!r}") from error
 
@@ -112,17 +128,24 @@ class FilesOffsetStore:
         newest = self.newest(group)
         return dict(newest.offsets) if newest else {}
 
-    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
+    def topic_ids(self, group: str) -> dict[str, str]:
+        newest = self.newest(group)
+        return dict(newest.topic_ids) if newest else {}
+
+    def commit(
+        self, group: str, offsets: Offsets, *, expected: Offsets | None = None, topic_ids: TopicIds = NO_IDS
+    ) -> None:
         trail = None if expected is not None else self._trails.pop(group, None)
         for _ in range(_MAX_RETRIES):
             remembered, trail = trail is not None, trail or self._look(group)
             before = trail.newest
-            merged = {**before.offsets, **offsets}
+            after = before.followed_by(offsets, topic_ids)
+            is_same = (after.offsets, after.topic_ids) == (before.offsets, before.topic_ids)
             if expected is not None:
                 check_expected(group, before.offsets, expected, offsets)
-            if merged == before.offsets and not remembered:
+            if is_same and not remembered:
                 return
-            if merged != before.offsets and self._follow(trail, FilesEntry(group, before.sequence + 1, merged)):
+            if not is_same and self._follow(trail, after):
                 self._trails[group] = trail
                 return
             trail = None  # another commit took the number, or may have: list the directory again

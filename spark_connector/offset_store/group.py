@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.offset_store.base import Offsets, check_expected, required_option
+from spark_connector.offset_store.base import NO_IDS, Offsets, TopicIds, check_expected, required_option
 
 _PREFIX = "kafka."
 _METADATA = "pykafka stream"
@@ -36,7 +36,12 @@ class GroupOffsetStore:
     def read(self, group: str) -> dict[TopicPartition, int]:
         return GroupOffsets(self._cluster, group).fetch()
 
-    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
+    def topic_ids(self, group: str) -> dict[str, str]:
+        return {}
+
+    def commit(
+        self, group: str, offsets: Offsets, *, expected: Offsets | None = None, topic_ids: TopicIds = NO_IDS
+    ) -> None:
         if expected is not None:
             check_expected(group, self.read(group), expected, offsets)
         GroupOffsets(self._cluster, group).commit(offsets, _METADATA)

@@ -1,6 +1,7 @@
 """The offset store in ZooKeeper, with the paths and the format of Kafka's old consumers.
 
     /consumers/<group>/offsets/<topic>/<partition>      the next offset, as decimal text
+    /consumers/<group>/offsets/<topic>                  the topic's id, if no partition was set later than that
 
 Tools that watch these nodes see our groups. All partitions of a commit go into ONE multi-op transaction; with
 `expected` it checks the version of every node, so it is a compare-and-set over the whole group. ZooKeeper accepts no
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -32,10 +34,12 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.stored_names import number_named
 from spark_connector.offset_store.base import (
+    NO_IDS,
     OffsetConflict,
     Offsets,
     OffsetStoreError,
     OffsetStoreUnavailable,
+    TopicIds,
     check_expected,
     check_group,
     required_option,
@@ -46,6 +50,8 @@ T = TypeVar("T")
 _ANY_VERSION = -1
 _ABSENT = -1  # version of a node that does not exist
 _OPERATION = 64  # most bytes of an operation in a request, without path and data
+_LONGEST_ID = 36
+_ID = re.compile(rb"[A-Za-z0-9-_]{1,36}")
 _CONNECT_TIMEOUT = 15.0  # seconds
 _SESSION_TIMEOUT = 10.0  # seconds
 _RETRY = KazooRetry(max_tries=20, delay=0.1, max_delay=2.0)  # reads survive half a minute without a connection
@@ -92,6 +98,24 @@ class ZooKeeperOffsetStore:
         partitions = self._retrying(lambda: self._partitions_of(group))
         return {tp: offset for tp, (offset, _) in self._stored(group, partitions).items()}
 
+    def topic_ids(self, group: str) -> dict[str, str]:
+        """Not of a topic in which another program has set an offset since: it tells no id."""
+        root, found = _offsets_path(group), {}
+        for topic in self.children(root):
+            node = f"{root}/{topic}"
+            (data, stat), *partitions = self._nodes([node, *(f"{node}/{name}" for name in self.children(node))])
+            if _ID.fullmatch(data) and all(one.mzxid <= stat.mzxid for _, one in partitions):
+                found[topic] = data.decode()
+        return found
+
+    def _nodes(self, paths: Sequence[str]) -> list[tuple[bytes, Any]]:
+        """Data and stat of nodes that exist. Sends all requests before it waits for the first reply."""
+
+        def ask() -> list[tuple[bytes, Any]]:
+            return [reply.get() for reply in [self._client.get_async(self._full(path)) for path in paths]]
+
+        return self._retrying(ask)
+
     def commit(
         self,
         group: str,
@@ -100,6 +124,7 @@ class ZooKeeperOffsetStore:
         expected: Offsets | None = None,
         create: Mapping[str, bytes] | None = None,
         must_exist: Sequence[str] = (),
+        topic_ids: TopicIds = NO_IDS,
     ) -> None:
         """See OffsetStore. The same transaction creates the nodes `create` (path → data) and checks `must_exist`.
 
@@ -111,7 +136,7 @@ class ZooKeeperOffsetStore:
             if expected is not None or create:
                 raise OffsetStoreError(f"group '{group}': {len(offsets)} partitions are too many for one commit")
             for piece in self._pieces(group, offsets):
-                self.commit(group, piece)
+                self.commit(group, piece, topic_ids=topic_ids)
             return
         wanted = {*offsets, *(expected or {})}
         stored = self._stored(group, wanted)
@@ -128,6 +153,7 @@ class ZooKeeperOffsetStore:
                 transaction.create(path, str(offsets[tp]).encode())
             else:
                 transaction.set_data(path, str(offsets[tp]).encode(), version)
+        self._set_ids(transaction, group, offsets, topic_ids)
         # Changes the version that `commit_ahead` checks, which has no room for the versions of all nodes.
         transaction.set_data(self._full(_offsets_path(group)), b"", _ANY_VERSION)
         self._finish(group, transaction, create or {}, must_exist)
@@ -137,6 +163,7 @@ class ZooKeeperOffsetStore:
     ) -> bool:
         """Whether one transaction can hold this commit."""
         size = sum(self._size(group, tp) for tp in {*offsets, *(expected or {})})
+        size += sum(self._size_of_id(group, topic) for topic in {tp.topic for tp in offsets})
         size += sum(len(self._full(path)) + len(data) + _OPERATION for path, data in (create or {}).items())
         return size <= self.max_request
 
@@ -165,13 +192,13 @@ class ZooKeeperOffsetStore:
         transaction.set_data(root, b"", version)  # every other commit also sets it
         self._finish(group, transaction, create, must_exist)
 
-    def follow(self, group: str, offsets: Offsets, pending: str) -> None:
+    def follow(self, group: str, offsets: Offsets, pending: str, topic_ids: TopicIds = NO_IDS) -> None:
         """The second step: store the offsets in pieces while the node `pending` exists, and remove it at the end.
 
         May be called again, and by two processes at once: a process that paused finds the node gone.
         """
         for piece in self._pieces(group, offsets):
-            while not self._store_piece(group, piece, pending):
+            while not self._store_piece(group, piece, pending, topic_ids):
                 if self.get(pending) is None:
                     return
         self.delete(pending)
@@ -225,13 +252,14 @@ class ZooKeeperOffsetStore:
         if failures:
             raise OffsetStoreError(f"ZooKeeper refused the commit of group '{group}': {failures[0]!r}")
 
-    def _store_piece(self, group: str, piece: Offsets, pending: str) -> bool:
+    def _store_piece(self, group: str, piece: Offsets, pending: str, topic_ids: TopicIds) -> bool:
         """False if another process has stored part of it meanwhile, or `pending` is gone."""
         there = self._retrying(lambda: self._partitions_of(group))
         transaction = self._client.transaction()
         for tp, offset in piece.items():
             change = transaction.set_data if tp in there else transaction.create
             change(self._offset_path(group, tp), str(offset).encode())
+        self._set_ids(transaction, group, piece, topic_ids)
         try:
             self._finish(group, transaction, {}, [pending])
         except OffsetConflict:
@@ -240,18 +268,29 @@ class ZooKeeperOffsetStore:
 
     def _pieces(self, group: str, offsets: Offsets) -> Iterator[dict[TopicPartition, int]]:
         piece: dict[TopicPartition, int] = {}
-        room = self.max_request
+        room, last = self.max_request, ""
         for tp in sorted(offsets):
-            size = self._size(group, tp)
-            if piece and size > room:
+            size, of_id = self._size(group, tp), self._size_of_id(group, tp.topic)
+            if piece and size + (of_id if tp.topic != last else 0) > room:
                 yield piece
-                piece, room = {}, self.max_request
+                piece, room, last = {}, self.max_request, ""
             piece[tp] = offsets[tp]
-            room -= size
+            room -= size + (of_id if tp.topic != last else 0)
+            last = tp.topic
         yield piece
 
     def _size(self, group: str, tp: TopicPartition) -> int:
         return len(self._offset_path(group, tp)) + _OPERATION
+
+    def _size_of_id(self, group: str, topic: str) -> int:
+        return len(self._full(f"{_offsets_path(group)}/{topic}")) + _LONGEST_ID + _OPERATION
+
+    def _set_ids(self, transaction: Any, group: str, offsets: Offsets, topic_ids: TopicIds) -> None:
+        """In the transaction that sets these offsets, so that neither is newer."""
+        for topic in sorted({tp.topic for tp in offsets}):
+            transaction.set_data(
+                self._full(f"{_offsets_path(group)}/{topic}"), topic_ids.get(topic, "").encode(), _ANY_VERSION
+            )
 
     def _partitions_of(self, group: str) -> set[TopicPartition]:
         root = _offsets_path(group)

@@ -16,9 +16,8 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from broker.errors import ConfigError
-from spark_connector.offset_store.base import Offsets
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.progress.stream_lag import QueryLag
+from spark_connector.progress.stream_lag import QueryLag, SourceLag
 from spark_connector.read.offset_reader import CommittedOffsets
 
 
@@ -31,18 +30,18 @@ class LastCommit:
         if self._options.offset_store is None:
             raise ConfigError("LastCommit needs options 'offsetStore' and 'group', to publish the end of a stream")
         self._query = query
-        self._ends: dict[str, Offsets] = {}
+        self._ends: dict[str, SourceLag] = {}
 
     def progressed(self, lag: QueryLag) -> None:
         if self._query is not None and lag.name != self._query:
             return
         for source in lag.sources:
             if all(map(self._options.subscription.selects, source.end)):
-                self._ends[lag.run_id] = source.end
+                self._ends[lag.run_id] = source
 
     def ended(self, run_id: str) -> None:
         """Publish the position. An unreachable store is only a warning, as while the query runs. Raises ConfigError."""
-        end = self._ends.pop(run_id, None)
-        if end is not None:
+        last = self._ends.pop(run_id, None)
+        if last is not None:
             with closing(CommittedOffsets(self._options)) as committed:
-                committed.publish(end)
+                committed.publish(last.end, last.topic_ids)

@@ -10,7 +10,7 @@ no topics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
@@ -45,7 +45,7 @@ class SourceLag:
     """One source of a query after a batch; `index` is its number in the report. Rows and rows/s are Spark's own.
 
     `start` and `end`: the offsets of the batch. `skipped`: offsets skipped since the query first began, by topic
-    (failOnDataLoss=false).
+    (failOnDataLoss=false). `topic_ids`: those of the topics that were read, where they are known.
     """
 
     index: int
@@ -56,6 +56,7 @@ class SourceLag:
     input_rows_per_second: float
     processed_rows_per_second: float
     skipped: Mapping[str, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int | None:
@@ -142,6 +143,7 @@ def _source_lag(index: int, source: Mapping[str, Any], estimate: SizeEstimate | 
         input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),
         processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),
         skipped=end.skipped,
+        topic_ids=end.topic_ids,
     )
 
 

@@ -100,7 +100,7 @@ class MicroBatches:
         if first and self._refused is not None:
             raise self._refused
         if finished and not first:
-            self._offsets.committed.publish(begin.offsets)
+            self._offsets.committed.publish(begin.offsets, begin.topic_ids)
         last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
@@ -142,7 +142,8 @@ class MicroBatches:
 
     def committed(self, end: Document) -> None:
         """Spark has finished everything before `end`."""
-        self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
+        reached = StreamOffset.from_json(end)
+        self._offsets.committed.publish(reached.offsets, reached.topic_ids)
 
     def _moved(
         self, begin: StreamOffset, ends: StreamOffset, last_seen: Offsets, losses: Losses
@@ -169,7 +170,7 @@ class MicroBatches:
         known = {tp.topic for tp in begin.offsets}
         grown = {tp for tp in changes.created if tp.topic in known}
         added = self._offsets.earliest(sorted(grown | changes.recreated))
-        starts, earliest = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected, ends.offsets)
+        starts, earliest = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected, ends)
         beginnings = {**added, **earliest}
         for tp in sorted(changes.created):
             if beginnings.get(tp, 0):

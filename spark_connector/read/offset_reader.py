@@ -15,7 +15,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.client.cluster import Cluster
@@ -27,7 +27,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.broker_needs import ARCHIVE, GROUP_STORE, IDEMPOTENT, NO_TIMES, READ, WRITE, Feature, check
 from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.first_contact import note_reached, patience_s
-from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
+from spark_connector.offset_store.base import Offsets, OffsetStore, TopicIds, open_store
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.selection import (
     EARLIEST,
@@ -61,13 +61,14 @@ _SHORTEST_WAIT = 0.02  # seconds between two tries
 class Assigned:
     """The partitions that the options select now, sorted, with topic ids and cluster id if the brokers have them.
 
-    `left_out`: those in which nothing can pass `where` and the filters.
+    `left_out`: those in which nothing can pass `where` and the filters. `counts`: how many partitions each topic has.
     """
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
     cluster_id: str | None = None
     left_out: tuple[TopicPartition, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,22 +138,23 @@ class OffsetReader:
         return self._with_retries(lambda: find_truncations(self._cluster, reached)) if reached else {}
 
     def starts_of_new_topics(
-        self, created: Collection[TopicPartition], selected: Collection[TopicPartition], now: Offsets
+        self, created: Collection[TopicPartition], selected: Collection[TopicPartition], ends: StreamOffset
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where a running stream starts, by the starting options, in topics that it did not know when it began.
 
         Returns the starts of all partitions, and of those that start at their beginning.
 
         `latest` means the time when the query began. So a topic `created` since then is read from its beginning (S4),
-        and one that new options have `selected` starts at its end, which is in `now`. A partition that the options do
+        and one that new options have `selected` starts at its end, which is in `ends`. A partition that the options do
         not name starts at its beginning, and one without a record at or after the timestamp at its end.
         """
-        limit = self._options.starting
+        limit, now = self._options.starting, ends.offsets
         found, timestamps = dict.fromkeys([*created, *selected], EARLIEST), dict[TopicPartition, int]()
         if limit is Position.LATEST:
             found |= {tp: now[tp] for tp in selected}
         elif limit is Position.COMMITTED and found:
-            found |= {tp: offset for tp, offset in self.committed.read().items() if tp in found}
+            committed, _ = self.committed.read(ends.topic_ids)
+            found |= {tp: offset for tp, offset in committed.items() if tp in found}
         elif isinstance(limit, SpecificOffsets):
             found |= {tp: offset for tp, offset in limit.offsets.items() if tp in found and offset != LATEST}
             found |= {tp: now[tp] for tp in selected if limit.offsets.get(tp) == LATEST}
@@ -266,6 +268,7 @@ class OffsetReader:
             {name: str(value) for name, value in sorted(ids.items()) if value is not None},
             self._cluster_id(),
             tuple(sorted({*kept} - {*partitions})),
+            {name: max(topic.partitions, default=-1) + 1 for name, topic in topics.items()},
         )
 
     def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:
@@ -273,7 +276,13 @@ class OffsetReader:
         partitions = assigned.partitions
         if limit is Position.COMMITTED:
             self._need_store()
-            committed = self.committed.read()
+            committed, recreated = self.committed.read(assigned.topic_ids)
+            if recreated:
+                reason = (
+                    f"Topic {', '.join(recreated)} was deleted and recreated after the offsets of group "
+                    f"'{self._options.group}' were committed; the new one would be read from its beginning."
+                )
+                report_data_loss("TOPIC_RECREATED", reason, fail=self._options.fail_on_data_loss)
             wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
         elif isinstance(limit, SpecificOffsets):
             condition = f"KAFKA_{which.upper()}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
@@ -489,19 +498,23 @@ class CommittedOffsets:
         self._options = options
         self._group = options.group or ""  # not empty if there is a store: parse_options checks it
         self._store: OffsetStore | None = None
-        self._published: Offsets | None = None
+        self._published: tuple[Offsets, TopicIds] | None = None
 
-    def read(self) -> dict[TopicPartition, int]:
-        """Next offsets by partition; empty when nothing was committed. Raises the store's errors."""
-        return self._open().read(self._group)
+    def read(self, topic_ids: TopicIds) -> tuple[dict[TopicPartition, int], list[str]]:
+        """Next offsets by partition, and which of the topics with these ids had another one when they were committed:
+        without their offsets. Empty when nothing was committed. Raises the store's errors."""
+        store = self._open()
+        before, offsets = store.topic_ids(self._group), store.read(self._group)
+        recreated = sorted({tp.topic for tp in offsets if _recreated(tp.topic, before, topic_ids)})
+        return {tp: offset for tp, offset in offsets.items() if tp.topic not in recreated}, recreated
 
-    def publish(self, offsets: Offsets) -> None:
+    def publish(self, offsets: Offsets, topic_ids: TopicIds) -> None:
         """Commit the position of the stream when it has changed. Raises ConfigError only."""
-        if self._options.offset_store is None or not offsets or offsets == self._published:
+        if self._options.offset_store is None or not offsets or (offsets, topic_ids) == self._published:
             return
         try:
-            self._open().commit(self._group, offsets)
-            self._published = dict(offsets)
+            self._open().commit(self._group, offsets, topic_ids=topic_ids)
+            self._published = dict(offsets), dict(topic_ids)
         except ConfigError:
             raise
         except (PykafkaError, OSError) as error:

@@ -13,6 +13,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 class OffsetStoreContract:
     """Tests of the reading and writing side, without `expected`."""
 
+    keeps_ids = True
+
     def test_a_group_without_commits_reads_empty(self, store: OffsetStore, group: str) -> None:
         assert store.read(group) == {}
 
@@ -29,6 +31,13 @@ class OffsetStoreContract:
         store.commit(group, {A0: 10})
         store.commit(group, {A0: 5})
         assert store.read(group) == {A0: 5}
+
+    def test_ids_of_topics_are_those_of_the_last_commit(self, store: OffsetStore, group: str) -> None:
+        store.commit(group, {A0: 1, A1: 1, B0: 1}, topic_ids={"a": "one", "b": "two"})
+        store.commit(group, {A1: 2}, topic_ids={"a": "three", "b": "two", "c": "none"})
+        assert store.topic_ids(group) == ({"a": "three", "b": "two"} if self.keeps_ids else {})
+        store.commit(group, {B0: 2})
+        assert store.topic_ids(group) == ({"a": "three"} if self.keeps_ids else {})
 
     def test_groups_do_not_see_each_other(self, store: OffsetStore, group: str) -> None:
         store.commit(group, {A0: 1})

@@ -15,7 +15,7 @@ import sqlalchemy
 from sqlalchemy import Column, Connection, Engine, MetaData, Table
 
 from spark_connector.loads.database import sql
-from spark_connector.loads.record import LoadError
+from spark_connector.loads.record import UnfitRow
 from spark_connector.loads.table import first_line
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
@@ -53,7 +53,7 @@ class StagedRows:
         self._staging = _staging(self._connection, table, schema)
 
     def insert(self, rows: pa.RecordBatch) -> None:
-        """Raises LoadError for a value that does not fit into the table, and the database's errors."""
+        """Raises UnfitRow for a value that does not fit into the table, and the database's errors."""
         batch = rows.append_column(sql.ATTEMPT, pa.repeat(self._attempt, rows.num_rows))
         try:
             _insert(self._connection, self._staging, batch)
@@ -61,8 +61,7 @@ class StagedRows:
             if not _is_unfit(error):
                 raise
             self._connection.rollback()  # SQLite lets one connection write at a time
-            place = _place(self._engine, self._staging, batch)
-            raise LoadError(f"a value{place} does not fit into the table: {first_line(error)}") from error
+            raise UnfitRow(_first_unfit(self._engine, self._staging, batch), first_line(error)) from error
 
     def commit(self) -> None:
         self._connection.commit()
@@ -98,15 +97,16 @@ def _is_unfit(error: Exception) -> bool:
     return any(kind.__name__ in _UNFIT for kind in type(error).__mro__)
 
 
-def _place(engine: Engine, staging: Table, batch: pa.RecordBatch) -> str:
-    """Which record of the batch does not fit, in words: found by halving, in transactions that are rolled back."""
-    if not {"topic", "partition", "offset"} <= set(batch.schema.names):
-        return ""
+def _first_unfit(engine: Engine, staging: Table, batch: pa.RecordBatch) -> int:
+    """Which row of the batch does not fit: found by halving, in transactions that are rolled back."""
+    row = 0
     while batch.num_rows > 1:
         half = batch.num_rows // 2
-        batch = batch.slice(half) if _fits(engine, staging, batch.slice(0, half)) else batch.slice(0, half)
-    topic, partition, offset = (batch.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-    return f" of the record at offset {offset} of topic '{topic}', partition {partition},"
+        if _fits(engine, staging, batch.slice(0, half)):
+            batch, row = batch.slice(half), row + half
+        else:
+            batch = batch.slice(0, half)
+    return row
 
 
 def _fits(engine: Engine, staging: Table, batch: pa.RecordBatch) -> bool:

@@ -474,7 +474,8 @@ class FilesCommitLog(CommitLog):
         check_expected(self._group, before.offsets, record.expected, record.committed)
         details = {"load": record.without_files().to_json()}
         try:
-            self._store.append(FilesEntry(self._group, number, {**before.offsets, **record.committed}, details))
+            offsets = {**before.offsets, **record.committed}
+            self._store.append(FilesEntry(self._group, number, offsets, details, record.topic_ids))
         except OffsetConflict:
             if not self.has(record):
                 raise

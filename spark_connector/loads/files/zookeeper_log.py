@@ -90,7 +90,8 @@ class ZooKeeperCommitLog(CommitLog):
             create[self._mark(number, "pending")] = b""
         commit: Callable[..., None] = self._store.commit if fits else self._store.commit_ahead
         try:
-            commit(self._group, record.committed, expected=record.expected, create=create, must_exist=before)
+            given = {} if not fits else {"topic_ids": record.topic_ids}
+            commit(self._group, record.committed, expected=record.expected, create=create, must_exist=before, **given)
         except (OffsetConflict, OffsetStoreError):
             # Committed after all: by a repair in another process, or the answer was lost.
             if not self.has(record):
@@ -99,7 +100,7 @@ class ZooKeeperCommitLog(CommitLog):
     def mark_published(self, record: LoadRecord) -> None:
         number = record.id.sequence
         if self._store.get(self._mark(number, "pending")) is not None:
-            self._store.follow(self._group, record.committed, self._mark(number, "pending"))
+            self._store.follow(self._group, record.committed, self._mark(number, "pending"), record.topic_ids)
         self._store.ensure(self._mark(number))
 
     def prune(self, keep: int) -> list[int]:

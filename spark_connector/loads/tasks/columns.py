@@ -92,6 +92,31 @@ def refuse_empty_structs(schema: pa.Schema) -> None:
             )
 
 
+def refuse_alike_fields(schema: pa.Schema) -> None:
+    """Raise ConfigError for a struct with two fields, at any depth, whose names differ only in case: Spark, which does
+    not tell them apart, could not read what was written."""
+    for field in schema:
+        if found := _alike_fields(field.type, field.name):
+            path, one, other = found
+            raise ConfigError(
+                f"'{path}' has the fields '{one}' and '{other}', which are one name to Spark: it could not read the "
+                "table. Leave one of them out, pick them as columns of other names (columns, --columns), or set "
+                "spark.sql.caseSensitive=true (--conf) here and where the table is read"
+            )
+
+
+def _alike_fields(type: Any, path: str) -> tuple[str, str, str] | None:
+    """(where, one name, the other) of the first two in a type."""
+    inner = [type.field(number) for number in range(type.num_fields)]
+    is_struct, names = pa.types.is_struct(type), dict[str, str]()
+    for field in inner if is_struct else ():
+        if field.name.lower() in names:
+            return path, names[field.name.lower()], field.name
+        names[field.name.lower()] = field.name
+    found = (_alike_fields(field.type, f"{path}.{field.name}" if is_struct else path) for field in inner)
+    return next((one for one in found if one), None)
+
+
 def _empty_struct(type: Any, path: str) -> str | None:
     """Where the first struct without fields is in a type."""
     if pa.types.is_struct(type) and not type.num_fields:

@@ -23,7 +23,7 @@ from spark_connector.formats.nested_values import Rows, elements, present
 from spark_connector.loads.column_bounds import Path, Unsaid, floats, with_nan
 from spark_connector.loads.footers import Count, count_positions, sum_counts
 from spark_connector.loads.grammar import POSITION
-from spark_connector.loads.record import LoadError
+from spark_connector.loads.record import LoadError, UnfitRow
 from spark_connector.loads.request import LOAD_COLUMN
 from spark_connector.loads.tasks.file_formats import TASK_FORMATS
 from spark_connector.loads.tasks.file_layout import FileLayout
@@ -222,7 +222,14 @@ class _OpenFile:
 
     def write(self, rows: pa.Table) -> None:
         self._counts += count_positions(rows.select([hidden(name) for name in POSITION]).rename_columns(POSITION))
-        self._rows.write(fitted(rows.select(self._schema.names), self._schema))
+        try:
+            self._rows.write(fitted(rows.select(self._schema.names), self._schema))
+        except UnfitRow as error:
+            topic, partition, offset = (rows.column(hidden(name))[error.row].as_py() for name in POSITION)
+            raise LoadError(
+                f"a value of the record at offset {offset} of topic '{topic}', partition {partition}, does not fit "
+                f"into the table: {error.why}"
+            ) from error
 
     def close(self) -> WrittenFile:
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_connector.loads.column_bounds import Path
+from spark_connector.loads.record import UnfitRow
 from spark_connector.loads.tasks.file_layout import FileLayout
 from spark_connector.loads.tasks.rows_file import Ending
 from spark_connector.loads.times import schema_in_zone
@@ -23,8 +24,13 @@ class SqlRows:
         self._rows = 0
 
     def write(self, rows: pa.Table) -> None:
+        """Also raises UnfitRow."""
+        before = self._rows
         for batch in rows.cast(self._schema).to_batches(_AT_ONCE):
-            self._transaction.insert(batch)
+            try:
+                self._transaction.insert(batch)
+            except UnfitRow as error:
+                raise UnfitRow(self._rows - before + error.row, error.why) from error
             self._rows += batch.num_rows
 
     def close(self) -> Ending:

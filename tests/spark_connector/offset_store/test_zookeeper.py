@@ -50,6 +50,14 @@ def test_offsets_written_by_others_are_read(store: ZooKeeperOffsetStore, client:
     assert store.read(group) == {A0: 8}
 
 
+def test_an_offset_that_others_wrote_later_has_no_topic_id(
+    store: ZooKeeperOffsetStore, client: KazooClient, group: str
+) -> None:
+    store.commit(group, {A0: 7, B0: 7}, topic_ids={"a": "one", "b": "two"})
+    client.set(f"/consumers/{group}/offsets/a/0", b"3")
+    assert store.topic_ids(group) == {"b": "two"}
+
+
 def test_a_change_between_reading_and_committing_conflicts(
     store: ZooKeeperOffsetStore, client: KazooClient, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

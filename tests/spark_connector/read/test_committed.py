@@ -73,6 +73,27 @@ def test_a_query_starts_where_its_group_stands(
     assert plan(store) == expected
 
 
+def test_a_topic_that_was_made_again_since_the_commit_is_data_loss_or_read_from_its_beginning(
+    store: dict[str, str], numbers: Topic
+) -> None:
+    reader = stream_calls.reader(store)
+    reader.commit(as_spark_does(reader.latestOffset(as_spark_does(reader.initialOffset()), ALL)))
+    reader.stop()
+    assert batch_plan(store) == []
+    numbers.delete()
+    numbers.create(2)
+    numbers.produce([b"new"] * 20)
+    if store["offsetStore"] == "group":  # its coordinator has forgotten the old topic
+        assert batch_plan(store) == [(0, 0, 20)]
+        return
+    for plan in (batch_plan, stream_plan):
+        with pytest.raises(DataLoss, match=f"TOPIC_RECREATED.*Topic {numbers.name} was deleted and recreated after"):
+            plan(store)
+        assert plan({**store, "failOnDataLoss": "false"}) == [(0, 0, 20)]
+    commit(store, numbers, 8, 0)
+    assert batch_plan(store) == [(0, 8, 20)], "by a program that tells no id"
+
+
 def test_what_was_deleted_since_the_commit_is_data_loss_or_counted(store: dict[str, str], numbers: Topic) -> None:
     commit(store, numbers, 2, 5)
     cluster = Cluster(numbers.bootstrap)

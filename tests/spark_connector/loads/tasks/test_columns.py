@@ -10,7 +10,7 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.loads.grammar import parse_columns, parse_partition_by, parse_sort_by
-from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_empty_structs
+from spark_connector.loads.tasks.columns import TableColumns, check_sort_by, refuse_alike_fields, refuse_empty_structs
 
 VALUE = pa.struct(
     [
@@ -114,3 +114,20 @@ def test_a_record_without_fields_is_refused_before_a_row_is_written(type: pa.Dat
     refuse_empty_structs(pa.schema([("k", pa.int64()), ("s", pa.struct([("a", pa.int64())]))]))
     with pytest.raises(ConfigError, match=where):
         refuse_empty_structs(pa.schema([("k", pa.int64()), ("v", type)]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        ({"a": pa.struct([("id", pa.int64()), ("ID", pa.int64())])}, "'a' has the fields 'id' and 'ID'"),
+        (
+            {"a": pa.list_(pa.struct([("s", pa.struct([("Ä", pa.int8()), ("ä", pa.int8())]))]))},
+            "'a.s' has .* 'Ä' and 'ä'",
+        ),
+        ({"a": pa.map_(pa.string(), pa.struct([("x", pa.int8()), ("y", pa.int8()), ("X", pa.int8())]))}, "'x' and 'X'"),
+    ],
+)
+def test_fields_that_differ_only_in_case_are_refused(columns: dict[str, pa.DataType], where: str) -> None:
+    with pytest.raises(ConfigError, match=where):
+        refuse_alike_fields(pa.schema(columns))
+    refuse_alike_fields(pa.schema({"a": pa.struct([("id", pa.int64()), ("b", pa.struct([("ID", pa.int64())]))])}))
