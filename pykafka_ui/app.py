@@ -24,15 +24,12 @@ from pykafka_ui.access import HEADERS, Access, Credentials
 from pykafka_ui.api import loads_api, records_api
 from pykafka_ui.changes import Changes
 from pykafka_ui.console import Console
-from pykafka_ui.loads.pages import LoadPages
-from pykafka_ui.loads.rewinds import RewindPages
+from pykafka_ui.loads.pages import LoadPages, RewindPages
 from pykafka_ui.loads.tables import Tables
 from pykafka_ui.pages.archive_page import ArchivePage
-from pykafka_ui.pages.cluster_pages import ClusterPages
-from pykafka_ui.pages.find_page import FindPage
-from pykafka_ui.pages.group_pages import GroupPages
+from pykafka_ui.pages.cluster_pages import ClusterPages, FindPage
+from pykafka_ui.pages.group_pages import GroupPages, StreamsPage
 from pykafka_ui.pages.record_pages import RecordPages
-from pykafka_ui.pages.streams_page import StreamsPage
 from pykafka_ui.pages.topic_pages import TopicPages
 from pykafka_ui.render import STATIC, Renderer, static_version
 from pykafka_ui.seen.snapshot import Snapshot

@@ -15,8 +15,7 @@ from broker.tools.output import counted
 from pykafka_ui.console import OpenTransaction
 from pykafka_ui.loads.series_health import SeriesHealth
 from pykafka_ui.render import count, duration_text, segment, size_text
-from pykafka_ui.seen.history import Point
-from pykafka_ui.seen.lag_trend import is_growing
+from pykafka_ui.seen.history import Point, is_growing
 from pykafka_ui.seen.snapshot import Snapshot
 
 KINDS = ("bad", "warn", "unknown")

@@ -1,6 +1,7 @@
 """Makes pages from templates: with escaping, and with numbers and times as people read them.
 
-Every number, size, duration and time of a page is written by a filter from here. What it rounds is whole in a hint.
+Every number, size, duration and time of a page is written by a filter from here. What it rounds is whole in a hint. The
+line of a sparkline is made here, too, so that a list of a hundred of them needs no script.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.records.json_text import json_text
-from pykafka_ui.records.visible import visible
+from pykafka_ui.records.json_text import json_text, visible
 from pykafka_ui.seen.history import STEP_S
-from pykafka_ui.sparkline import known, sparkline_path
 
 if TYPE_CHECKING:
     from pykafka_ui.console import Console
+import math
+from collections.abc import Iterator
+from itertools import groupby
 
 STATIC = Path(__file__).parent / "static"
 
@@ -223,3 +225,47 @@ def segment(name: str) -> str:
 
 def _hinted(text: str, exact: str) -> str:
     return Markup('<span title="{}">{}</span>').format(exact, text)
+
+
+WIDTH, HEIGHT = 96, 20
+"""Of the drawing, in its own units."""
+_MARGIN, _DASH = 2, 1.5
+MOST_POINTS = 48
+"""More are too narrow to be seen: of those that share a place the highest is drawn."""
+
+
+def known(points: Sequence[float | None]) -> list[float]:
+    """Without gaps, in which a number that is none (NaN, infinite) counts."""
+    return [one for one in points if one is not None and math.isfinite(one)]
+
+
+def sparkline_path(points: Sequence[float | None]) -> str:
+    """From 0 at the bottom to the highest point at the top; a gap stays one; "" where nothing is known.
+
+    One point between two gaps is a dash, as long as can be seen.
+    """
+    shown = list(_thinned(points))
+    highest = max(known(shown), default=None)
+    if highest is None:
+        return ""
+    step = WIDTH / max(len(shown) - 1, 1)
+    scale = highest if highest > 0 else 1.0
+    parts = []
+    for is_known, run in groupby(enumerate(shown), lambda at: at[1] is not None):
+        if is_known:
+            line = [(at * step, _height(max(value or 0.0, 0.0) / scale)) for at, value in run]
+            if len(line) == 1:
+                (x, y) = line[0]
+                line = [(max(x - _DASH, 0.0), y), (min(x + _DASH, WIDTH), y)]
+            parts.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line))
+    return "".join(parts)
+
+
+def _height(share: float) -> float:
+    return HEIGHT - _MARGIN - share * (HEIGHT - 2 * _MARGIN)
+
+
+def _thinned(points: Sequence[float | None]) -> Iterator[float | None]:
+    width = max(math.ceil(len(points) / MOST_POINTS), 1)
+    for at in range(0, len(points), width):
+        yield max(known(points[at : at + width]), default=None)

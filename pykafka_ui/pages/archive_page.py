@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.pages.listing import listing
-from pykafka_ui.pages.page_set import PageSet, route
+from pykafka_ui.pages.page_set import PageSet, listing, route
 from pykafka_ui.seen.group_rows import BAD, OK, UNKNOWN, WARN
 from pykafka_ui.seen.snapshot import sum_of
 

@@ -1,4 +1,4 @@
-"""The pages of consumer groups and share groups."""
+"""The pages of consumer groups, share groups and Spark's queries, which are known by their offsets or their reports."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pykafka_ui.pages.listing import listing
-from pykafka_ui.pages.page_set import PageSet, route
-from pykafka_ui.seen.group_readers import PartitionRow, partition_rows, readers
-from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, state_of
-from pykafka_ui.seen.lag_trend import RECENT_POINTS, per_second
+from pykafka_ui.pages.page_set import PageSet, listing, route
+from pykafka_ui.seen.group_rows import GroupRow, PartitionRow, choices, chosen, partition_rows, readers, state_of
+from pykafka_ui.seen.history import RECENT_POINTS, per_second
 from pykafka_ui.seen.snapshot import Group
 
 
@@ -92,3 +90,29 @@ def by_lag(group: Group) -> int:
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:
     """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
     return behind / (read - written) if behind and read > written else None
+
+
+_MOST = 100
+
+
+class StreamsPage(PageSet):
+    @route("/streams")
+    def streams(self, request: Request) -> Response:
+        found = self._console.sampler.watch(groups=True)
+        sampler = self._console.sampler
+        streams = [one for one in found.groups.values() if one.kind in ("stream", "exactly-once write")]
+        streams.sort(key=lambda one: (-by_lag(one), one.id))
+        rows = [
+            (
+                GroupRow(one, sampler.history("lag").values("lag", one.id)),
+                per_second(sampler.history("read").values("read", one.id, RECENT_POINTS)),
+            )
+            for one in streams[:_MOST]
+        ]
+        return self._render(
+            request,
+            "streams.html",
+            reports=self._console.streams.seen(),
+            rows=rows,
+            more=len(streams) - len(rows),
+        )

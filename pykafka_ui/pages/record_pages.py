@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.loads.fates import fates, passed_by
+from pykafka_ui.loads.places import fates, passed_by
 from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.records.browse import From, Page
 from pykafka_ui.records.record_difference import differences

@@ -1,20 +1,23 @@
-"""The pages of topics; those of records are in record_pages.py."""
+"""The pages of topics, from the sampler's snapshot and history, and with two questions for a page of the list; those of
+records are in record_pages.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any, Final
 
 from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from broker.client.group_descriptions import GroupLag
 from broker.errors import ConfigError
-from pykafka_ui.pages.listing import ROWS, listing
-from pykafka_ui.pages.page_set import PageSet, route
-from pykafka_ui.pages.settings_listing import settings_listing
-from pykafka_ui.pages.topic_rows import STATES, badges, reading_of, shares, topic_keys, topic_rows
-from pykafka_ui.render import kept_text
+from pykafka_ui.console import Console
+from pykafka_ui.pages.page_set import ROWS, PageSet, listing, route, settings_listing
+from pykafka_ui.render import kept_text, size_text
+from pykafka_ui.seen.history import Point
 from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
 
 
@@ -87,3 +90,110 @@ class TopicPages(PageSet):
         if name not in found.topics:
             raise HTTPException(404 if found.at_ms else 503, f"There is no topic {name!r}.")
         return found, found.topics[name]
+
+
+STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader", "in-sync": "in sync"}
+"""As an address says it → the state of a partition."""
+_POINTS: Final = 30
+"""Of a sparkline: more of them are finer than a screen."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """The groups that read a topic: how many, the slowest of them, and how far it is behind, None if no group has a
+    lag."""
+
+    groups: int = 0
+    slowest: str = ""
+    behind: GroupLag | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """None also if it is not known everywhere."""
+        return None if self.behind is None or self.behind.unknown else self.behind.total
+
+
+@dataclasses.dataclass(frozen=True)
+class TopicRow:
+    """`newest_ms`: -1 of an empty topic, None if it is not known. `kept`: "" if it is not known."""
+
+    topic: Topic
+    rate: float | None
+    points: list[float | None]
+    reading: Reading
+    kept: str
+    newest_ms: int | None
+    badges: Sequence[tuple[str, str]]
+    """Words, and what they mean."""
+
+
+def topic_keys(console: Console, seen: Snapshot) -> dict[str, Callable[[Topic], Any]]:
+    """By what a list of topics can be sorted; what is not known is the least."""
+    rate = console.sampler.last_rate
+    return {
+        "name": lambda one: one.name,
+        "partitions": lambda one: len(one.partitions),
+        "replication": lambda one: one.replication,
+        "records": lambda one: -1 if one.records is None else one.records,
+        "size": lambda one: one.size + (one.archived or 0),
+        "rate": lambda one: -1 if (known := rate("records", one.name)) is None else known,
+        "groups": lambda one: len(seen.readers_of(one.name)),
+        "lag": lambda one: -1 if (known := reading_of(seen, one.name).lag) is None else known,
+        "state": lambda one: -one.not_in_sync,
+    }
+
+
+def topic_rows(console: Console, seen: Snapshot, topics: Sequence[Topic]) -> list[TopicRow]:
+    """Of the topics of one page."""
+    settings, newest = console.shown_settings([one.name for one in topics]), console.newest_ms(topics)
+    history = console.sampler.history("records")
+    rates = {one.name: history.rate("records", one.name) for one in topics}
+    return [
+        TopicRow(
+            one,
+            rates[one.name][-1][1] if rates[one.name] else None,
+            thinned(rates[one.name]),
+            reading_of(seen, one.name),
+            kept_text(settings.get(one.name, {})),
+            newest.get(one.name),
+            badges(one, settings.get(one.name, {})),
+        )
+        for one in topics
+    ]
+
+
+def reading_of(seen: Snapshot, topic: str) -> Reading:
+    """The slowest has the greatest lag; one whose lag is not known everywhere counts as the slowest."""
+    readers = seen.readers_of(topic)
+    found = [Reading(len(readers), group.id, behind) for group, behind in readers if group.has_lag]
+    return max(found, key=lambda one: float("inf") if one.lag is None else one.lag, default=Reading(len(readers)))
+
+
+def badges(topic: Topic, settings: Mapping[str, str]) -> list[tuple[str, str]]:
+    found = []
+    if topic.internal:
+        found.append(("internal", "Kafka's own; the list of topics hides it unless it is asked for"))
+    if "compact" in settings.get("cleanup.policy", "").split(","):
+        found.append(("compacted", "The newest record of each key is kept"))
+    if topic.archived or settings.get("remote.storage.enable") == "true":
+        found.append(("archived", "Closed segments are copied to the archive"))
+    return found
+
+
+def shares(size: int, archived: int | None) -> list[tuple[str, float, str]]:
+    """Local and archived bytes as parts of a bar; none where one is not known, or nothing is archived."""
+    if not archived or size < 0:
+        return []
+    whole = size + archived
+    return [
+        ("local", size / whole, f"{size_text(size)} on the leaders' disks"),
+        ("archived", archived / whole, f"{size_text(archived)} in the archive"),
+    ]
+
+
+def thinned(points: Sequence[Point]) -> list[float | None]:
+    """At most `_POINTS`, each the mean of some neighbours; a gap where none of them is known."""
+    step = -(-len(points) // _POINTS) or 1
+    parts = (points[at : at + step] for at in range(0, len(points), step))
+    known = ([value for _, value in part if value is not None] for part in parts)
+    return [fmean(values) if values else None for values in known]

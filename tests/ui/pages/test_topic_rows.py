@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.client.committed_offsets import CommittedOffset
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.pages.topic_rows import badges, reading_of, shares, thinned
+from pykafka_ui.pages.topic_pages import badges, reading_of, shares, thinned
 from pykafka_ui.seen.history import Point
 from pykafka_ui.seen.snapshot import Group, Partition, Snapshot, Topic
 
