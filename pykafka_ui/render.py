@@ -30,6 +30,11 @@ import math
 from collections.abc import Iterator
 from itertools import groupby
 
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.denials import DENIED
+from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
+from pykafka_ui.loads.places import UnknownPlace
+
 STATIC = Path(__file__).parent / "static"
 
 
@@ -41,10 +46,22 @@ class Renderer:
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None
 
-    def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
-        """`every`: the seconds after which the page is asked for again; 0 for never."""
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        status: int = 200,
+        every: int = 5,
+        problem: Exception | None = None,
+        **values: Any,
+    ) -> Response:
+        """`every`: the seconds after which the page is asked for again; 0 for never. `problem`: what could not be done
+        or shown; the page says it first, and the status is its."""
         address = own_path(request.scope) + (f"?{request.url.query}" if request.url.query else "")
-        values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, "problem": "", **values}
+        status, told = (status_of(problem), str(problem)) if problem else (status, "")
+        seen = self._console.sampler.snapshot
+        values = {"seen": seen, "address": address, "every": every, "problem": told, **values}
         html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character
 
@@ -70,7 +87,6 @@ def templates() -> jinja2.Environment:
         segment,
         duration,
         moment,
-        rate,
         setting,
         ago,
         visible,
@@ -102,11 +118,6 @@ def count(number: float | None) -> str:
     if isinstance(number, int):
         return f"{number:,}"  # offsets have more digits than a float
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"
-
-
-def rate(number: float | None) -> str:
-    """Of records per second; "?" while it is not known."""
-    return count(number)
 
 
 def spark_words(points: Sequence[float | None]) -> str:
@@ -269,3 +280,22 @@ def _thinned(points: Sequence[float | None]) -> Iterator[float | None]:
     width = max(math.ceil(len(points) / MOST_POINTS), 1)
     for at in range(0, len(points), width):
         yield max(known(points[at : at + width]), default=None)
+
+
+_STATUS = {
+    **dict.fromkeys(DENIED, 403),
+    ErrorCode.unknown_topic_or_partition: 404,
+    ErrorCode.group_id_not_found: 404,
+    ErrorCode.topic_already_exists: 409,
+    ErrorCode.non_empty_group: 409,
+}
+
+
+def status_of(error: Exception) -> int:
+    if isinstance(error, UnknownTopic | UnknownPlace):
+        return 404
+    if isinstance(error, BrokerError):
+        return _STATUS.get(error.code, 502 if error.retriable or error.code is ErrorCode.unknown_server_error else 400)
+    if isinstance(error, UnsupportedVersion):
+        return 501
+    return 400 if isinstance(error, ValueError) else 502

@@ -7,7 +7,6 @@ or message: a place is named by its URL without them.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -86,12 +85,6 @@ class GroupOfLoads:
     def to_look_at(self) -> list[HistoryEntry]:
         """Attempts that are under way or were killed, and loads that are hidden, gone or unknown."""
         return [entry for entry in self.history.entries if entry.state.is_staged or entry.state in WHAT_TO_DO]
-
-    @property
-    def summary(self) -> str:
-        """`2 killed, 1 running`; "" if there is nothing to look at."""
-        counts = Counter(entry.state.value for entry in self.to_look_at)
-        return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
     def to_json(self) -> dict[str, Any]:
         return {

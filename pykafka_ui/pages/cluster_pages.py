@@ -16,7 +16,6 @@ from broker.client.cluster_metadata import Node
 from broker.errors import PykafkaError
 from pykafka_ui.health import Health, health_of, of_loads, of_transactions
 from pykafka_ui.loads.series_health import series_health
-from pykafka_ui.pages.group_pages import by_lag
 from pykafka_ui.pages.page_set import PageSet, route, settings_listing
 from pykafka_ui.render import segment
 from pykafka_ui.seen.group_rows import GroupRow
@@ -31,7 +30,9 @@ class ClusterPages(PageSet):
         busiest = sorted(
             (one for one in found.topics.values() if not one.internal), key=lambda one: -one.size - (one.archived or 0)
         )
-        behind = sorted((one for one in found.groups.values() if one.behind.total), key=by_lag, reverse=True)
+        behind = sorted(
+            (one for one in found.groups.values() if one.behind.total), key=lambda one: -(one.behind.total or 0)
+        )
         own = sum(GroupRow(one).is_folded for one in found.groups.values())
         return self._render(
             request,
@@ -88,21 +89,50 @@ class ClusterPages(PageSet):
     def transactions(self, request: Request, *, hanging: bool = False) -> Response:
         """With `hanging` every partition is asked for transactions that no coordinator knows; once, not again."""
         self._console.sampler.watch()
-        found, problem = None, ""
+        found, why_not = None, ""
         if hanging:
             try:
                 found = self._console.hanging_transactions()
             except PykafkaError as error:
-                problem = str(error)
+                why_not = str(error)
         return self._render(
             request,
             "transactions.html",
             every=0 if hanging else 5,
             transactions=self._console.open_transactions(),
             hanging=found,
-            problem=problem,
+            why_not=why_not,
             text=self._console.partitions_text,
         )
+
+    @route("/find")
+    def find(self, request: Request, q: str = "") -> Response:
+        """A page, of which the finder shows the list. One that is the only one is shown itself."""
+        query = q.strip()
+        parts = self._parts(query) if query else []
+        if sum(one.found for one in parts) == 1 and "hx-request" not in request.headers:
+            return RedirectResponse(next(one.first[0][1] for one in parts if one.found), 303)
+        return self._render(request, "find.html", every=0, query=query, parts=parts)
+
+    def _parts(self, query: str) -> list[Part]:
+        seen = self._console.sampler.watch()
+        kinds: dict[str, tuple[Iterable[tuple[str, str]], str]] = {
+            "Topics": (((name, f"/topics/{segment(name)}") for name in seen.topics), "/topics"),
+            "Groups": (((name, f"/groups/{segment(name)}") for name in seen.groups), "/groups"),
+            "Brokers": (
+                ((f"{one.id} at {one.host}:{one.port}", f"/brokers/{one.id}") for one in seen.brokers),
+                "/brokers",
+            ),
+        }
+        if (loads := self._console.loads) is not None:
+            series = loads.survey.seen(wait=False).series
+            kinds["Loads"] = (((f"{one.group} at {one.place}", one.address) for one in series), "/loads")
+        parts = []
+        for name, (named, page) in kinds.items():
+            found = matching(query, named)
+            more = {"q": query, "internal": "1"} if page == "/topics" else {"q": query}
+            parts.append(Part(name, len(found), found[:_SHOWN], f"{page}?{urlencode(more)}"))
+        return parts
 
 
 def _bytes_per_record(topics: Iterable[Topic]) -> float:
@@ -134,37 +164,6 @@ def matching(query: str, named: Iterable[tuple[str, str]]) -> list[tuple[str, st
     found = [(one[0].lower(), one) for one in named if asked in one[0].lower()]
     found.sort(key=lambda one: (one[0] != asked, not one[0].startswith(asked), one[0]))
     return [one for _, one in found]
-
-
-class FindPage(PageSet):
-    @route("/find")
-    def find(self, request: Request, q: str = "") -> Response:
-        """A page, of which the finder shows the list. One that is the only one is shown itself."""
-        query = q.strip()
-        parts = self._parts(query) if query else []
-        if sum(one.found for one in parts) == 1 and "hx-request" not in request.headers:
-            return RedirectResponse(next(one.first[0][1] for one in parts if one.found), 303)
-        return self._render(request, "find.html", every=0, query=query, parts=parts)
-
-    def _parts(self, query: str) -> list[Part]:
-        seen = self._console.sampler.watch()
-        kinds: dict[str, tuple[Iterable[tuple[str, str]], str]] = {
-            "Topics": (((name, f"/topics/{segment(name)}") for name in seen.topics), "/topics"),
-            "Groups": (((name, f"/groups/{segment(name)}") for name in seen.groups), "/groups"),
-            "Brokers": (
-                ((f"{one.id} at {one.host}:{one.port}", f"/brokers/{one.id}") for one in seen.brokers),
-                "/brokers",
-            ),
-        }
-        if (loads := self._console.loads) is not None:
-            series = loads.survey.seen(wait=False).series
-            kinds["Loads"] = (((f"{one.group} at {one.place}", one.address) for one in series), "/loads")
-        parts = []
-        for name, (named, page) in kinds.items():
-            found = matching(query, named)
-            more = {"q": query, "internal": "1"} if page == "/topics" else {"q": query}
-            parts.append(Part(name, len(found), found[:_SHOWN], f"{page}?{urlencode(more)}"))
-        return parts
 
 
 FULL = 0.9

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pykafka_ui.pages.page_set import PageSet, listing, route
-from pykafka_ui.seen.group_rows import GroupRow, PartitionRow, choices, chosen, partition_rows, readers, state_of
+from pykafka_ui.pages.page_set import ROWS, PageSet, listing, route
+from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, partition_rows, readers, state_of
 from pykafka_ui.seen.history import RECENT_POINTS, per_second
-from pykafka_ui.seen.snapshot import Group
 
 
 class GroupPages(PageSet):
@@ -47,11 +44,6 @@ class GroupPages(PageSet):
         if name not in found.groups:
             raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
         one, about = found.groups[name], self._console.known_group(name)
-        keys: dict[str, Callable[[PartitionRow], Any]] = {
-            "partition": lambda row: row.tp,
-            "lag": lambda row: -1 if row.behind is None else row.behind,
-            "read": lambda row: -1 if row.read is None else row.read,
-        }
         rows = partition_rows(one, about, found, sampler.of_partition)
         read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
         rates = [sampler.last_rate("records", topic) for topic in one.topics]
@@ -63,7 +55,7 @@ class GroupPages(PageSet):
             row=GroupRow(one, sampler.history("lag").values("lag", name)),
             state_words=state_of(one, about.state if about else one.state),
             about=about,
-            listing=listing(request, rows, keys, "-lag"),
+            listing=listing(request, rows, {"partition": "tp", "lag": "behind", "read": "read"}, "-lag"),
             readers=readers(about, rows) if about else [],
             settings=self._console.group_settings(name) if one.is_share else [],
             read=read,
@@ -71,43 +63,18 @@ class GroupPages(PageSet):
             caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written or 0),
         )
 
-
-_KEYS: dict[str, Callable[[GroupRow], Any]] = {
-    "name": lambda row: row.group.id,
-    "state": lambda row: row.group.state,
-    "kind": lambda row: row.badges,
-    "members": lambda row: row.group.members,
-    "lag": lambda row: by_lag(row.group),
-}
-
-
-def by_lag(group: Group) -> int:
-    """Those come last of which nothing is known."""
-    total = group.behind.total
-    return -1 if total is None else total
-
-
-def _caught_up_s(behind: int, read: float, written: float) -> float | None:
-    """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
-    return behind / (read - written) if behind and read > written else None
-
-
-_MOST = 100
-
-
-class StreamsPage(PageSet):
     @route("/streams")
     def streams(self, request: Request) -> Response:
         found = self._console.sampler.watch(groups=True)
         sampler = self._console.sampler
         streams = [one for one in found.groups.values() if one.kind in ("stream", "exactly-once write")]
-        streams.sort(key=lambda one: (-by_lag(one), one.id))
+        streams.sort(key=lambda one: (one.behind.total is None, -(one.behind.total or 0), one.id))
         rows = [
             (
                 GroupRow(one, sampler.history("lag").values("lag", one.id)),
                 per_second(sampler.history("read").values("read", one.id, RECENT_POINTS)),
             )
-            for one in streams[:_MOST]
+            for one in streams[:ROWS]
         ]
         return self._render(
             request,
@@ -116,3 +83,17 @@ class StreamsPage(PageSet):
             rows=rows,
             more=len(streams) - len(rows),
         )
+
+
+_KEYS = {
+    "name": "group.id",
+    "state": "group.state",
+    "kind": "badges",
+    "members": "group.members",
+    "lag": "group.behind.total",
+}
+
+
+def _caught_up_s(behind: int, read: float, written: float) -> float | None:
+    """When nothing will be unread if readers and writers go on as they do; None if never, or if nothing is."""
+    return behind / (read - written) if behind and read > written else None

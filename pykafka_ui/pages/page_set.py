@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -21,6 +22,7 @@ from pykafka_ui.render import Renderer, setting_text
 
 ROWS = 100
 T = TypeVar("T")
+Key = str | Callable[[Any], Any]
 Answer = TypeVar("Answer", bound=Callable[..., Any])
 _ROUTES: dict[object, tuple[str, str]] = {}
 """Function → (path, HTTP method)."""
@@ -83,16 +85,15 @@ class Listing(Generic[T]):
         return {column: "ascending", f"-{column}": "descending"}.get(self.sort, "none")
 
 
-def listing(
-    request: Request, rows: Iterable[T], keys: Mapping[str, Callable[[T], Any]], sort: str = "name"
-) -> Listing[T]:
+def listing(request: Request, rows: Iterable[T], keys: Mapping[str, Key], sort: str = "name") -> Listing[T]:
     """Sort by the column that the address asks for as `sort` (`-column`: the largest first), and take its `page`. A
-    column or page that is none is ignored."""
+    column or page that is none is ignored. `keys`: by what a column is sorted, an attribute or what a function gives;
+    None is the least."""
     found, asked = list(rows), dict(request.query_params)
     sort, number = asked.get("sort") or sort, asked.get("page", "")[:9]
-    key = keys.get(sort.removeprefix("-"))
-    if key is not None:
-        found.sort(key=key, reverse=sort.startswith("-"))
+    if key := keys.get(sort.removeprefix("-")):
+        value_of = attrgetter(key) if isinstance(key, str) else key
+        found.sort(key=lambda row: ((value := value_of(row)) is not None, value), reverse=sort.startswith("-"))
     pages = max(math.ceil(len(found) / ROWS), 1)
     page = min(max(int(number) if number.isdecimal() else 1, 1), pages)
     rows = found[(page - 1) * ROWS : page * ROWS]
@@ -110,8 +111,5 @@ def settings_listing(request: Request, entries: Iterable[ConfigEntry], *, change
         texts = (one.name, value, setting_text(one.name, value), one.documentation or "")
         return any(needle in text.casefold() for text in texts)
 
-    keys: dict[str, Callable[[ConfigEntry], Any]] = {
-        "name": lambda one: one.name,
-        "source": lambda one: (one.source.name, one.name),
-    }
+    keys: Mapping[str, Key] = {"name": "name", "source": lambda one: (one.source.name, one.name)}
     return listing(request, filter(is_wanted, entries), keys)

@@ -4,9 +4,8 @@ records are in record_pages.py."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from fastapi import HTTPException
 from starlette.requests import Request
@@ -15,10 +14,9 @@ from starlette.responses import Response
 from broker.client.group_descriptions import GroupLag
 from broker.errors import ConfigError
 from pykafka_ui.console import Console
-from pykafka_ui.pages.page_set import ROWS, PageSet, listing, route, settings_listing
+from pykafka_ui.pages.page_set import ROWS, Key, PageSet, listing, route, settings_listing
 from pykafka_ui.render import kept_text, size_text
-from pykafka_ui.seen.history import Point
-from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
+from pykafka_ui.seen.snapshot import Snapshot, Topic
 
 
 class TopicPages(PageSet):
@@ -50,13 +48,7 @@ class TopicPages(PageSet):
     @route("/topics/{name}")
     def topic(self, request: Request, name: str) -> Response:
         found, one = self._topic(name)
-        keys: dict[str, Callable[[Partition], Any]] = {
-            "partition": lambda row: row.index,
-            "leader": lambda row: row.leader,
-            "records": lambda row: -1 if row.records is None else row.records,
-            "size": lambda row: row.size,
-            "state": lambda row: row.state,
-        }
+        keys = {"partition": "index", "leader": "leader", "records": "records", "size": "size", "state": "state"}
         shown = listing(request, one.partitions, keys, "partition")
         settings = self._console.shown_settings([name]).get(name, {})
         return self._render(
@@ -94,8 +86,6 @@ class TopicPages(PageSet):
 
 STATES: Final = {"under-replicated": "under-replicated", "no-leader": "no leader", "in-sync": "in sync"}
 """As an address says it → the state of a partition."""
-_POINTS: Final = 30
-"""Of a sparkline: more of them are finer than a screen."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,18 +117,17 @@ class TopicRow:
     """Words, and what they mean."""
 
 
-def topic_keys(console: Console, seen: Snapshot) -> dict[str, Callable[[Topic], Any]]:
-    """By what a list of topics can be sorted; what is not known is the least."""
-    rate = console.sampler.last_rate
+def topic_keys(console: Console, seen: Snapshot) -> Mapping[str, Key]:
+    """By what a list of topics can be sorted."""
     return {
-        "name": lambda one: one.name,
+        "name": "name",
         "partitions": lambda one: len(one.partitions),
-        "replication": lambda one: one.replication,
-        "records": lambda one: -1 if one.records is None else one.records,
+        "replication": "replication",
+        "records": "records",
         "size": lambda one: one.size + (one.archived or 0),
-        "rate": lambda one: -1 if (known := rate("records", one.name)) is None else known,
+        "rate": lambda one: console.sampler.last_rate("records", one.name),
         "groups": lambda one: len(seen.readers_of(one.name)),
-        "lag": lambda one: -1 if (known := reading_of(seen, one.name).lag) is None else known,
+        "lag": lambda one: reading_of(seen, one.name).lag,
         "state": lambda one: -one.not_in_sync,
     }
 
@@ -152,7 +141,7 @@ def topic_rows(console: Console, seen: Snapshot, topics: Sequence[Topic]) -> lis
         TopicRow(
             one,
             rates[one.name][-1][1] if rates[one.name] else None,
-            thinned(rates[one.name]),
+            [value for _, value in rates[one.name]],
             reading_of(seen, one.name),
             kept_text(settings.get(one.name, {})),
             newest.get(one.name),
@@ -189,11 +178,3 @@ def shares(size: int, archived: int | None) -> list[tuple[str, float, str]]:
         ("local", size / whole, f"{size_text(size)} on the leaders' disks"),
         ("archived", archived / whole, f"{size_text(archived)} in the archive"),
     ]
-
-
-def thinned(points: Sequence[Point]) -> list[float | None]:
-    """At most `_POINTS`, each the mean of some neighbours; a gap where none of them is known."""
-    step = -(-len(points) // _POINTS) or 1
-    parts = (points[at : at + step] for at in range(0, len(points), step))
-    known = ([value for _, value in part if value is not None] for part in parts)
-    return [fmean(values) if values else None for values in known]

@@ -232,16 +232,13 @@ class FoundRecords:
 
     def spark(self, bootstrap: str) -> str:
         """PySpark code that reads just the range of these records."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
+        offsets: dict[int, list[int]] = {}
         for one in self.page.records:
-            index, offset = str(one.partition), one.record.offset
-            first[index] = min(first.get(index, offset), offset)
-            last[index] = max(last.get(index, offset), offset)
-        topic = self.asked.topic
-        assigned = json.dumps({topic: sorted(map(int, first))})
-        starting = json.dumps({topic: {index: first[index] for index in sorted(first, key=int)}})
-        ending = json.dumps({topic: {index: last[index] + 1 for index in sorted(last, key=int)}})
+            offsets.setdefault(one.partition, []).append(one.record.offset)
+        topic, read = self.asked.topic, sorted(offsets.items())
+        assigned = json.dumps({topic: [index for index, _ in read]})
+        starting = json.dumps({topic: {index: min(of) for index, of in read}})
+        ending = json.dumps({topic: {index: max(of) + 1 for index, of in read}})
         return (
             'spark.read.format("pykafka") \\\n'
             f'    .option("kafka.bootstrap.servers", {bootstrap!r}) \\\n'

@@ -36,12 +36,10 @@ _LOAD_TEXT = re.compile(r"pykafka load (.+)-\d+-[0-9a-f]+$")
 _PART = re.compile(r"\.(done|\d+)$")
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupRow:
-    """A group, with its lag over the last hour. `grows`: whether that falls behind; None if it is not known."""
+class _Lagging:
+    """What has a lag over the last hour. `grows`: whether that falls behind; None if it is not known."""
 
-    group: Group
-    lags: Sequence[Point] = ()
+    lags: Sequence[Point]
 
     @cached_property
     def grows(self) -> bool | None:
@@ -50,6 +48,14 @@ class GroupRow:
     @property
     def points(self) -> list[float | None]:
         return [value for _, value in self.lags]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRow(_Lagging):
+    """A group, with its lag over the last hour."""
+
+    group: Group
+    lags: Sequence[Point] = ()
 
     @property
     def badges(self) -> list[Badge]:
@@ -126,7 +132,7 @@ def choices(rows: Sequence[GroupRow], state: str) -> list[tuple[str, str, int]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class PartitionRow:
+class PartitionRow(_Lagging):
     """A partition that a group reads. `read`: records per second, by its commits; None while it is not known."""
 
     tp: TopicPartition
@@ -145,14 +151,6 @@ class PartitionRow:
     @property
     def behind(self) -> int | None:
         return self.unread if self.at is None else self.lag
-
-    @property
-    def grows(self) -> bool | None:
-        return is_growing(self.lags) if self.lags else None
-
-    @property
-    def points(self) -> list[float | None]:
-        return [value for _, value in self.lags]
 
 
 def partition_rows(
