@@ -178,10 +178,11 @@ class Console:
                 asked.append(one)
 
         def ask() -> dict[str, int]:
-            tps = (TopicPartition(one.name, row.index) for one in asked for row in one.partitions)
+            rows = {TopicPartition(one.name, row.index): row for one in asked for row in one.partitions}
             by_topic: dict[str, list[int]] = {}
-            for tp, at in known_newest(self._cluster, tps).items():
-                by_topic.setdefault(tp.topic, []).append(at)
+            for tp, at in known_newest(self._cluster, rows).items():
+                if at >= 0 or not rows[tp].records:  # else the newest is not on all replicas yet: no leader tells it
+                    by_topic.setdefault(tp.topic, []).append(at)
             return {
                 one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0
             }
@@ -337,9 +338,10 @@ class Console:
     def _described(self, transactions: Iterable[TransactionListing]) -> list[OpenTransaction]:
         found, now = [], int(time.time() * 1000)
         for listed in transactions:
-            with contextlib.suppress(BrokerError):  # it has ended meanwhile
+            with contextlib.suppress(BrokerError):  # it has ended meanwhile, and so may one that is described
                 about = self._admin.describe_transaction(listed.transactional_id)
-                found.append(OpenTransaction(about, now - about.start_ms if about.start_ms >= 0 else -1))
+                if about.state in _OPEN:
+                    found.append(OpenTransaction(about, now - about.start_ms if about.start_ms >= 0 else -1))
         return sorted(found, key=lambda one: -one.age_ms)
 
     @staticmethod
