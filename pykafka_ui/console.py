@@ -19,7 +19,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.denials import DENIED
 from broker.client.hanging_transactions import OpenInPartition, hanging_transactions
-from broker.client.partition_offsets import known_newest, list_offsets
+from broker.client.partition_offsets import list_offsets
 from broker.client.producer import Producer
 from broker.client.producer_batch import RecordFuture
 from broker.errors import BrokerError, PykafkaError
@@ -180,7 +180,7 @@ class Console:
         def ask() -> dict[str, int]:
             rows = {TopicPartition(one.name, row.index): row for one in asked for row in one.partitions}
             by_topic: dict[str, list[int]] = {}
-            for tp, at in known_newest(self._cluster, rows).items():
+            for tp, at in self.sampler.newest(rows).items():
                 if at >= 0 or not rows[tp].records:  # else the newest is not on all replicas yet: no leader tells it
                     by_topic.setdefault(tp.topic, []).append(at)
             return {

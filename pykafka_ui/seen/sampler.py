@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from broker.client.admin import Admin
@@ -26,7 +26,7 @@ from broker.client.cluster_metadata import TopicMetadata
 from broker.client.committed_offsets import CommittedOffset, offsets_of_groups
 from broker.client.denials import DENIED
 from broker.client.group_descriptions import offsets_of_share_groups
-from broker.client.partition_offsets import EARLIEST, LATEST, known_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, known_newest, known_offsets
 from broker.errors import BrokerError, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.seen.history import Growth, History, Point
@@ -135,6 +135,10 @@ class Sampler:
     def last_rate(self, kind: str, name: str = "") -> float | None:
         """Records per second, at last; see `history`. None while it is not known."""
         return self.history(kind).last_rate(kind, name)
+
+    def newest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The largest timestamp (ms) in each, -1 in an empty one; those whose leader does not answer are left out."""
+        return known_newest(self._cluster, partitions)
 
     def watch(self, *, groups: bool = False) -> Snapshot:
         """The newest snapshot, for somebody who looks at a page: it is renewed in short intervals for a while.

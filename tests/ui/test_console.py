@@ -9,9 +9,9 @@ from broker.client.admin_types import TransactionDescription, TransactionListing
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster_metadata import Node
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui import console
 from pykafka_ui.console import Console
 from pykafka_ui.records.values import Decoder
+from pykafka_ui.seen import sampler
 from pykafka_ui.seen.snapshot import Partition, Topic
 
 NODE = Node(1, "a", 9092)
@@ -39,7 +39,7 @@ def test_a_topic_whose_newest_record_is_not_on_all_replicas_yet_is_not_called_em
 ) -> None:
     """A leader tells the time of no record that is not: it answers as for an empty partition."""
     told = {TopicPartition("busy", 0): -1, TopicPartition("empty", 0): -1, TopicPartition("quiet", 0): 1_000}
-    monkeypatch.setattr(console, "known_newest", lambda _, partitions: {tp: told[tp] for tp in partitions})
+    monkeypatch.setattr(sampler, "known_newest", lambda _, partitions: {tp: told[tp] for tp in partitions})
     ends = {"busy": 5, "empty": 0, "quiet": 5}
     topics = [Topic(name, False, (Partition(0, 1, (1,), (1,), 0, end),)) for name, end in ends.items()]
     assert made().newest_ms(topics) == {"empty": -1, "quiet": 1_000}
