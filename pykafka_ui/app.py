@@ -1,12 +1,18 @@
-"""The web application: pages, API, metrics and static files, behind `Access`. Served by uvicorn."""
+"""The web application: pages, API, metrics and static files, behind `Access`. Served by uvicorn.
+
+Under /api are records, history and loads as JSON, for which REST Proxy v3 has no shapes (v3/ has the rest). OpenAPI
+describes all of it at /api/openapi.json. Errors have v3's shape: `error_code` and `message`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
@@ -20,30 +26,30 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.access import HEADERS, Access, Credentials
-from pykafka_ui.api import loads_api, records_api
 from pykafka_ui.changes import Changes
-from pykafka_ui.console import Console
+from pykafka_ui.console import Console, Loads
 from pykafka_ui.loads.pages import LoadPages
-from pykafka_ui.loads.rewinds import RewindPages
-from pykafka_ui.loads.tables import Tables
 from pykafka_ui.pages.archive_page import ArchivePage
 from pykafka_ui.pages.cluster_pages import ClusterPages
-from pykafka_ui.pages.find_page import FindPage
 from pykafka_ui.pages.group_pages import GroupPages
 from pykafka_ui.pages.record_pages import RecordPages
-from pykafka_ui.pages.streams_page import StreamsPage
 from pykafka_ui.pages.topic_pages import TopicPages
-from pykafka_ui.render import STATIC, Renderer, static_version
+from pykafka_ui.records.records_query import AskedRecords
+from pykafka_ui.render import STATIC, Renderer, static_version, status_of
 from pykafka_ui.seen.snapshot import Snapshot
-from pykafka_ui.status import status_of
+from pykafka_ui.seen.streams import StreamReport
 from pykafka_ui.v3.reads import reads
 from pykafka_ui.v3.writes import Writes
 
-PAGES = (ClusterPages, TopicPages, RecordPages, GroupPages, ArchivePage, StreamsPage, FindPage)
+PAGES = (ClusterPages, TopicPages, RecordPages, GroupPages, ArchivePage)
 """Those that every console has."""
 _SCRAPED_S = 15.0
 """How old the numbers of a scrape may be."""
+Document = dict[str, Any]
+At = Annotated[str, Query(description="URL of a place, as `--loads` has it, without a password")]
+_MOST_RECORDS = 1_000
 
 
 def make_app(console: Console, credentials: Credentials, host: str, *, allow_changes: bool = False) -> FastAPI:
@@ -77,9 +83,7 @@ def make_app(console: Console, credentials: Credentials, host: str, *, allow_cha
         app.include_router(pages(console, render).router)
     if console.loads is not None:
         app.include_router(loads_api(console.loads))
-        tables = Tables()
-        app.include_router(LoadPages(console, render, tables).router)
-        app.include_router(RewindPages(console, render, tables, allow_changes=allow_changes).router)
+        app.include_router(LoadPages(console, render, allow_changes=allow_changes).router)
     app.mount("/static", _CachedFiles(directory=STATIC), name="static")
 
     @app.get("/metrics", include_in_schema=False)
@@ -131,6 +135,10 @@ class _CachedFiles(StaticFiles):
         return response
 
 
+def _labels(tp: TopicPartition) -> tuple[str, str]:
+    return tp.topic, str(tp.partition)
+
+
 class GroupMetrics(CollectorRegistry):
     """The lag of all groups in one snapshot, by the names of kafka_exporter, which dashboards and alerts know.
 
@@ -148,31 +156,91 @@ class GroupMetrics(CollectorRegistry):
         lag = GaugeMetricFamily("kafka_consumergroup_lag", "Records behind the log end.", labels=labels)
         offset = GaugeMetricFamily("kafka_consumergroup_current_offset", "The committed offset.", labels=labels)
         total = GaugeMetricFamily("kafka_consumergroup_lag_sum", "The lag of a topic.", labels=labels[:2])
-        unread = GaugeMetricFamily(
-            "pykafka_ui_consumergroup_unread",
-            "Records of a partition that a member reads without a committed offset.",
-            labels=labels,
-        )
+        about = "Records of a partition that a member reads without a committed offset."
+        unread = GaugeMetricFamily("pykafka_ui_consumergroup_unread", about, labels=labels)
         for name, group in self._seen.groups.items():
-            sums: dict[str, int] = {}
+            sums: Counter[str] = Counter()
             for tp, at in group.offsets.items():
-                offset.add_metric([name, tp.topic, str(tp.partition)], at.offset)
-                if tp in group.lags:
-                    lag.add_metric([name, tp.topic, str(tp.partition)], group.lags[tp])
-                    sums[tp.topic] = sums.get(tp.topic, 0) + group.lags[tp]
+                offset.add_metric([name, *_labels(tp)], at.offset)
+            for tp, records in group.lags.items():
+                lag.add_metric([name, *_labels(tp)], records)
+                sums[tp.topic] += records
             for tp in group.uncommitted:
-                offset.add_metric([name, tp.topic, str(tp.partition)], -1)
-                lag.add_metric([name, tp.topic, str(tp.partition)], -1)
+                offset.add_metric([name, *_labels(tp)], -1)
+                lag.add_metric([name, *_labels(tp)], -1)
             for tp, records in group.unread.items():
-                unread.add_metric([name, tp.topic, str(tp.partition)], records)
+                unread.add_metric([name, *_labels(tp)], records)
             for topic, value in sums.items():
                 total.add_metric([name, topic], value)
-        up = GaugeMetricFamily("pykafka_ui_cluster_up", "Whether the cluster answered the last look.")
-        up.add_metric([], 0 if self._seen.error else 1)
-        brokers = GaugeMetricFamily("kafka_brokers", "Brokers of the cluster.")
-        if self._seen.at_ms:
-            brokers.add_metric([], len(self._seen.brokers))
-        behind = GaugeMetricFamily("pykafka_ui_under_replicated_partitions", "Partitions with fewer replicas in sync.")
-        if self._seen.at_ms:
-            behind.add_metric([], self._seen.under_replicated)
-        yield from (lag, offset, total, unread, up, brokers, behind)
+        about = "Whether the cluster answered the last look."
+        up = GaugeMetricFamily("pykafka_ui_cluster_up", about, 0 if self._seen.error else 1)
+        brokers, behind = (len(self._seen.brokers), self._seen.under_replicated) if self._seen.at_ms else (None, None)
+        yield from (lag, offset, total, unread, up)
+        yield GaugeMetricFamily("kafka_brokers", "Brokers of the cluster.", brokers)
+        about = "Partitions with fewer replicas in sync."
+        yield GaugeMetricFamily("pykafka_ui_under_replicated_partitions", about, behind)
+
+
+def records_api(console: Console) -> APIRouter:
+    api = APIRouter(prefix="/api")
+
+    @api.get("/topics/{name}/records", tags=["records"])
+    def records(asked: AskedRecords) -> Document:
+        """Some records: at most 1,000, with where older and newer ones are."""
+        with console.records(asked.at_most(_MOST_RECORDS)) as found:
+            return found.document()
+
+    @api.get("/history/{kind}", tags=["history"])
+    def history(kind: str, name: str = "") -> Document:
+        """The last hour: `records` or `read` per second of a topic or group, or the `lag` of a group.
+
+        The lag is with what is unread in partitions that a member reads without a committed offset.
+        What was written before the console began to look is known from the times of records.
+        Without a name: of the whole cluster. A point every 30 s, or seldomer in a large cluster.
+        """
+        if kind not in ("records", "read", "lag"):
+            raise HTTPException(404, f"there is no history of {kind!r}")
+        console.sampler.watch(groups=kind != "records")
+        found = console.series(kind, name)
+        return {"kind": kind, "name": name, "times": [at for at, _ in found], "values": [value for _, value in found]}
+
+    @api.post("/streams", tags=["streams"], status_code=204)
+    def stream(report: StreamReport) -> None:
+        """Tell how a query of Spark goes, as `LagListener(ConsoleReports(…))` does after each batch. Kept in memory."""
+        console.streams.reported(report)
+
+    return api
+
+
+def loads_api(loads: Loads) -> APIRouter:
+    api = APIRouter(prefix="/api/loads", tags=["loads"])
+
+    @api.get("")
+    def places() -> Document:
+        """Each place with the groups that load there, and the loads that are under way, hidden or killed."""
+        found = loads.places.content()
+        rows = [{"url": one.url, "error": one.error, "groups": [g.to_json() for g in one.groups]} for one in found]
+        return {"places": rows}
+
+    @api.get("/history")
+    def history(at: At, group: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Document:
+        """The newest loads of a group."""
+        known = loads.places.group(at, group).history
+        rows = [entry.to_json() for entry in known.entries[-limit:]]
+        return {"url": at, "group": group, "loads": rows, "forgotten": known.forgotten}
+
+    @api.get("/verification")
+    def verification(at: At, group: str) -> Document:
+        """The newest verification of a group since the start."""
+        state = loads.verifications.state(at, group)
+        if state is None:
+            raise HTTPException(404, "it was not verified since the start")
+        return state.to_json()
+
+    @api.post("/verification", status_code=202)
+    def verify(at: At, group: str) -> Document:
+        """Begin to verify the loads of a group. It changes nothing. One at a time."""
+        loads.verifications.start(at, loads.places.target(at, group))
+        return verification(at, group)
+
+    return api

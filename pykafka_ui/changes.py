@@ -33,23 +33,16 @@ from pykafka_ui.console import DELIVERED_S, Console
 from pykafka_ui.records.records_query import in_range, number
 from pykafka_ui.render import Renderer, moment_text, segment
 from pykafka_ui.reset_preview import HEAD, Move, summary
-from pykafka_ui.status import status_of
 from pykafka_ui.v3.record_json import RecordToSend
 
 _RESETS = {
-    ResetTarget.TO_EARLIEST: "the start of the log",
-    ResetTarget.TO_LATEST: "the end of the log",
-    ResetTarget.TO_OFFSET: "an offset",
-    ResetTarget.TO_DATETIME: "a time",
-    ResetTarget.SHIFT_BY: "so many records further, or back if negative",
+    ResetTarget.TO_EARLIEST: ("the start of the log", "to the start of the log"),
+    ResetTarget.TO_LATEST: ("the end of the log", "to the end of the log"),
+    ResetTarget.TO_OFFSET: ("an offset", "to offset {}"),
+    ResetTarget.TO_DATETIME: ("a time", "to the first record at {} or later"),
+    ResetTarget.SHIFT_BY: ("so many records further, or back if negative", "by {} records"),
 }
-_RESETS_TO = {
-    ResetTarget.TO_EARLIEST: "to the start of the log",
-    ResetTarget.TO_LATEST: "to the end of the log",
-    ResetTarget.TO_OFFSET: "to offset {}",
-    ResetTarget.TO_DATETIME: "to the first record at {} or later",
-    ResetTarget.SHIFT_BY: "by {} records",
-}
+"""The words of the choice, and those of the sentence."""
 _REMEMBERED = 1_000
 _MOST_FORM = 4 << 20
 """Bytes. A record has 1 MB, of which a form may make three."""
@@ -130,11 +123,10 @@ class Changes:
         return self._render(
             request,
             template,
-            status=status_of(problem) if problem else 200,
-            problem=str(problem or ""),
+            problem=problem,
             typed=defaultdict(str, typed),
             name=request.path_params.get("name", ""),
-            targets=_RESETS,
+            targets={one: words for one, (words, _) in _RESETS.items()},
             every=0,
         )
 
@@ -270,7 +262,7 @@ class Changes:
         found = self._console.ask(moves)
         moved = {one.tp: one.to for one in found}
         return Change(
-            f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS_TO[target].format(meant)}. "
+            f"Reset the offsets of the group {name} in {len(moved)} partitions {_RESETS[target][1].format(meant)}. "
             + summary(found),
             lambda: self._console.change(lambda admin: admin.alter_group_offsets(name, moved)),
             f"/groups/{segment(name)}",
@@ -337,13 +329,13 @@ def _reset_value(target: ResetTarget, text: str) -> int:
     if target in (ResetTarget.TO_EARLIEST, ResetTarget.TO_LATEST):
         if text:
             raise ConfigError(
-                f"number={text[:40]}: {_RESETS[target]} takes none; choose an offset or a time, or clear it"
+                f"number={text[:40]}: {_RESETS[target][0]} takes none; choose an offset or a time, or clear it"
             )
         return 0
     if target is ResetTarget.TO_DATETIME:
         return in_range("to", parse_time("to", text[:40]))
     if not text:
-        raise ConfigError(f"number: say which; {_RESETS[target]}")
+        raise ConfigError(f"number: say which; {_RESETS[target][0]}")
     return number("number", text)
 
 

@@ -28,7 +28,7 @@ from broker.protocol.described_config import ConfigEntry, ResourceType
 from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import without_secrets
 from pykafka_ui.loads.places import LoadPlaces
-from pykafka_ui.loads.survey import Survey
+from pykafka_ui.loads.series_health import Survey
 from pykafka_ui.loads.verifications import Verifications
 from pykafka_ui.records.browse import Readers
 from pykafka_ui.records.records_query import FoundRecords, RecordsQuery
@@ -53,6 +53,7 @@ FRESH_S, SELDOM_S, MINUTE_S = 3.0, 15.0, 60.0
 MOST_PARTITIONS = 500
 """Of the topics of a page whose newest records are looked for."""
 _SHOWN = ("cleanup.policy", "retention.ms", "retention.bytes", "remote.storage.enable")
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 OVERDUE_AFTER_MS = 60_000
 MOST_DESCRIBED = 20
 """Transactions, one request each, for a page that only counts them."""
@@ -155,13 +156,14 @@ class Console:
     def shown_settings(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """How topics keep their records, with one question for a page of them. One of which it is not known is left
         out."""
-        if self.sampler.snapshot.error or not topics:
+        if not topics:
             return {}
-        try:
-            found = self._seldom.soon(("shown", *topics), lambda: self._admin.describe_topic_configs(topics, _SHOWN))
-        except PykafkaError as error:
-            logger.debug("the settings of topics: %s", error)
-            return {}
+
+        def ask() -> dict[str, dict[str, ConfigEntry]]:
+            return self._admin.describe_topic_configs(topics, _SHOWN)
+
+        none: dict[str, dict[str, ConfigEntry]] = {}
+        found = self._if_told(lambda: self._seldom.soon(("shown", *topics), ask), none)
         return {name: {key: one.value or "" for key, one in of.items()} for name, of in found.items()}
 
     def newest_ms(self, topics: Sequence[Topic]) -> dict[str, int]:
@@ -176,10 +178,11 @@ class Console:
                 asked.append(one)
 
         def ask() -> dict[str, int]:
-            times = self.sampler.newest(TopicPartition(one.name, row.index) for one in asked for row in one.partitions)
+            rows = {TopicPartition(one.name, row.index): row for one in asked for row in one.partitions}
             by_topic: dict[str, list[int]] = {}
-            for tp, at in times.items():
-                by_topic.setdefault(tp.topic, []).append(at)
+            for tp, at in self.sampler.newest(rows).items():
+                if at >= 0 or not rows[tp].records:  # else the newest is not on all replicas yet: no leader tells it
+                    by_topic.setdefault(tp.topic, []).append(at)
             return {
                 one.name: max(of) for one in asked if len(of := by_topic.get(one.name, [])) == len(one.partitions) > 0
             }
@@ -258,13 +261,10 @@ class Console:
     def archive_store(self) -> str:
         """Where the brokers' archive is, as one of them tells it; "" if none does."""
         brokers = self.sampler.snapshot.brokers
-        if not brokers or self.sampler.snapshot.error:
+        if not brokers:
             return ""
-        try:
-            found = self._seldom.soon("store", lambda: self.broker_settings(brokers[0].id))
-        except PykafkaError as error:
-            logger.debug("where the archive is: %s", error)
-            return ""
+        none: list[ConfigEntry] = []
+        found = self._if_told(lambda: self._seldom.soon("store", lambda: self.broker_settings(brokers[0].id)), none)
         return next((without_secrets(one.value or "") for one in found if one.name == "archive.url"), "")
 
     def oldest_ms(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -272,13 +272,12 @@ class Console:
         if len(tps) > MOST_PARTITIONS or self.sampler.snapshot.error:
             return {}
 
-        def ask() -> dict[TopicPartition, int]:
-            try:
-                found = list_offsets(self._cluster, dict.fromkeys(tps, 0), timeout_s=1.0)
-            except PykafkaError as error:  # a broker, or the archive, is away: not asked again at once
-                logger.debug("the oldest records: %s", error)
-                return {}
+        def asked() -> dict[TopicPartition, int]:
+            found = list_offsets(self._cluster, dict.fromkeys(tps, 0), timeout_s=1.0)
             return {tp: one.timestamp for tp, one in found.items()}
+
+        def ask() -> dict[TopicPartition, int]:
+            return self._if_told(asked, {})  # a broker, or the archive, may be away: it is not asked again at once
 
         found: dict[TopicPartition, int] = self._seldom.soon(("oldest", tuple(tps)), ask)
         return found
@@ -289,11 +288,7 @@ class Console:
 
     def overdue_transactions(self) -> list[OpenTransaction] | None:
         """Of those that are open for longer than any may; None where brokers do not tell. Looked for once a minute."""
-        try:
-            return self._minutely.soon("overdue", self._overdue_transactions)
-        except PykafkaError as error:
-            logger.debug("overdue transactions: %s", error)
-            return None
+        return self._if_told(lambda: self._minutely.soon("overdue", self._overdue_transactions), None)
 
     def _overdue_transactions(self) -> list[OpenTransaction] | None:
         listed = self._admin.list_transactions(states=["Ongoing"], running_longer_than_ms=LONGEST_MS)
@@ -317,6 +312,14 @@ class Console:
                 found += hanging_transactions(self._admin, tps, LONGEST_MS)
         return found
 
+    def _if_told(self, ask: Callable[[], T], otherwise: T) -> T:
+        """What a page can do without: `otherwise` where the cluster, or one of its brokers, does not answer."""
+        try:
+            return otherwise if self.sampler.snapshot.error else ask()
+        except PykafkaError as error:
+            logger.debug("a page goes without: %s", error)
+            return otherwise
+
     def _kept(self, key: Hashable, make: Callable[[], T]) -> T:
         found: T = self._recent.get(key, make)
         return found
@@ -330,16 +333,15 @@ class Console:
             raise
 
     def _open_transactions(self) -> list[OpenTransaction]:
-        return self._described(self._admin.list_transactions(states=["Ongoing", "PrepareCommit", "PrepareAbort"]))
+        return self._described(self._admin.list_transactions(states=_OPEN))
 
     def _described(self, transactions: Iterable[TransactionListing]) -> list[OpenTransaction]:
         found, now = [], int(time.time() * 1000)
         for listed in transactions:
-            try:
+            with contextlib.suppress(BrokerError):  # it has ended meanwhile, and so may one that is described
                 about = self._admin.describe_transaction(listed.transactional_id)
-            except BrokerError:
-                continue  # it has ended meanwhile
-            found.append(OpenTransaction(about, now - about.start_ms if about.start_ms >= 0 else -1))
+                if about.state in _OPEN:
+                    found.append(OpenTransaction(about, now - about.start_ms if about.start_ms >= 0 else -1))
         return sorted(found, key=lambda one: -one.age_ms)
 
     @staticmethod

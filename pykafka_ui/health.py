@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.tools.output import counted
 from pykafka_ui.console import OpenTransaction
-from pykafka_ui.loads.series_health import SeriesHealth
+from pykafka_ui.loads.series_health import Judged
 from pykafka_ui.render import count, duration_text, segment, size_text
-from pykafka_ui.seen.history import Point
-from pykafka_ui.seen.lag_trend import is_growing
+from pykafka_ui.seen.history import Point, is_growing
 from pykafka_ui.seen.snapshot import Snapshot
 
 KINDS = ("bad", "warn", "unknown")
@@ -184,12 +183,12 @@ def _of_certificates(ends_s: Mapping[int, float], now_s: float) -> Iterator[Find
     yield from _some(found, "certificates", "/brokers")
 
 
-def of_loads(series: Sequence[SeriesHealth], *, is_whole: bool) -> Iterator[Finding]:
+def of_loads(series: Sequence[Judged], *, is_whole: bool) -> Iterator[Finding]:
     """Those series that are not well. `is_whole`: whether all places were looked at."""
     found = [
-        Finding(one.kind, f"The loads of {one.group or one.place} are {one.word}: {one.why}", one.address)
-        for one in series
-        if one.kind in KINDS
+        Finding(how.kind, f"The loads of {one.group or one.place} are {how.word}: {how.why}", one.address)
+        for one, _, how in series
+        if how.kind in KINDS
     ]
     yield from _some(found, "series of loads", "/loads")
     if not is_whole:

@@ -1,6 +1,7 @@
 """Makes pages from templates: with escaping, and with numbers and times as people read them.
 
-Every number, size, duration and time of a page is written by a filter from here. What it rounds is whole in a hint.
+Every number, size, duration and time of a page is written by a filter from here. What it rounds is whole in a hint. The
+line of a sparkline is made here, too, so that a list of a hundred of them needs no script.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ from starlette.responses import HTMLResponse, Response
 
 from broker.tools.output import counted
 from pykafka_ui.access import own_path
-from pykafka_ui.records.json_text import json_text
-from pykafka_ui.records.visible import visible
+from pykafka_ui.records.json_text import json_text, visible
 from pykafka_ui.seen.history import STEP_S
-from pykafka_ui.sparkline import known, sparkline_path
 
 if TYPE_CHECKING:
     from pykafka_ui.console import Console
+import math
+from collections.abc import Iterator
+from itertools import groupby
+
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.denials import DENIED
+from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
+from pykafka_ui.loads.places import UnknownPlace
 
 STATIC = Path(__file__).parent / "static"
 
@@ -39,10 +46,22 @@ class Renderer:
         self._templates.globals |= {"version": version, "allow_changes": allow_changes, "step_s": STEP_S}
         self._templates.globals["has_loads"] = console.loads is not None
 
-    def page(self, request: Request, template: str, *, status: int = 200, every: int = 5, **values: Any) -> Response:
-        """`every`: the seconds after which the page is asked for again; 0 for never."""
+    def page(
+        self,
+        request: Request,
+        template: str,
+        *,
+        status: int = 200,
+        every: int = 5,
+        problem: Exception | None = None,
+        **values: Any,
+    ) -> Response:
+        """`every`: the seconds after which the page is asked for again; 0 for never. `problem`: what could not be done
+        or shown; the page says it first, and the status is its."""
         address = own_path(request.scope) + (f"?{request.url.query}" if request.url.query else "")
-        values = {"seen": self._console.sampler.snapshot, "address": address, "every": every, "problem": "", **values}
+        status, told = (status_of(problem), str(problem)) if problem else (status, "")
+        seen = self._console.sampler.snapshot
+        values = {"seen": seen, "address": address, "every": every, "problem": told, **values}
         html = self._templates.get_template(template).render(values)
         return HTMLResponse(html.encode(errors="replace"), status)  # JSON may have half a character
 
@@ -68,7 +87,6 @@ def templates() -> jinja2.Environment:
         segment,
         duration,
         moment,
-        rate,
         setting,
         ago,
         visible,
@@ -100,11 +118,6 @@ def count(number: float | None) -> str:
     if isinstance(number, int):
         return f"{number:,}"  # offsets have more digits than a float
     return f"{number:,.1f}" if 0 < number < 10 and number != int(number) else f"{number:,.0f}"
-
-
-def rate(number: float | None) -> str:
-    """Of records per second; "?" while it is not known."""
-    return count(number)
 
 
 def spark_words(points: Sequence[float | None]) -> str:
@@ -223,3 +236,66 @@ def segment(name: str) -> str:
 
 def _hinted(text: str, exact: str) -> str:
     return Markup('<span title="{}">{}</span>').format(exact, text)
+
+
+WIDTH, HEIGHT = 96, 20
+"""Of the drawing, in its own units."""
+_MARGIN, _DASH = 2, 1.5
+MOST_POINTS = 48
+"""More are too narrow to be seen: of those that share a place the highest is drawn."""
+
+
+def known(points: Sequence[float | None]) -> list[float]:
+    """Without gaps, in which a number that is none (NaN, infinite) counts."""
+    return [one for one in points if one is not None and math.isfinite(one)]
+
+
+def sparkline_path(points: Sequence[float | None]) -> str:
+    """From 0 at the bottom to the highest point at the top; a gap stays one; "" where nothing is known.
+
+    One point between two gaps is a dash, as long as can be seen.
+    """
+    shown = list(_thinned(points))
+    highest = max(known(shown), default=None)
+    if highest is None:
+        return ""
+    step = WIDTH / max(len(shown) - 1, 1)
+    scale = highest if highest > 0 else 1.0
+    parts = []
+    for is_known, run in groupby(enumerate(shown), lambda at: at[1] is not None):
+        if is_known:
+            line = [(at * step, _height(max(value or 0.0, 0.0) / scale)) for at, value in run]
+            if len(line) == 1:
+                (x, y) = line[0]
+                line = [(max(x - _DASH, 0.0), y), (min(x + _DASH, WIDTH), y)]
+            parts.append("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in line))
+    return "".join(parts)
+
+
+def _height(share: float) -> float:
+    return HEIGHT - _MARGIN - share * (HEIGHT - 2 * _MARGIN)
+
+
+def _thinned(points: Sequence[float | None]) -> Iterator[float | None]:
+    width = max(math.ceil(len(points) / MOST_POINTS), 1)
+    for at in range(0, len(points), width):
+        yield max(known(points[at : at + width]), default=None)
+
+
+_STATUS = {
+    **dict.fromkeys(DENIED, 403),
+    ErrorCode.unknown_topic_or_partition: 404,
+    ErrorCode.group_id_not_found: 404,
+    ErrorCode.topic_already_exists: 409,
+    ErrorCode.non_empty_group: 409,
+}
+
+
+def status_of(error: Exception) -> int:
+    if isinstance(error, UnknownTopic | UnknownPlace):
+        return 404
+    if isinstance(error, BrokerError):
+        return _STATUS.get(error.code, 502 if error.retriable or error.code is ErrorCode.unknown_server_error else 400)
+    if isinstance(error, UnsupportedVersion):
+        return 501
+    return 400 if isinstance(error, ValueError) else 502

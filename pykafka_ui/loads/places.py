@@ -1,4 +1,4 @@
-"""Where loads go, the groups that load there, and the history of each. Reads, and changes nothing.
+"""Where loads go, the groups that load there, the history of each, and which loads have a record. Changes nothing.
 
 What has been read is kept for some seconds, for all who look at it. Passwords of database URLs are in no address, page
 or message: a place is named by its URL without them.
@@ -7,17 +7,20 @@ or message: a place is named by its URL without them.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from broker.storage.url_secrets import text_without_secrets, without_secrets
 from pykafka_ui.seen.recent import Recent
+from pykafka_ui.seen.snapshot import Snapshot
 from spark_connector.loads.addresses import storage_options_for
-from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry
+from spark_connector.loads.history import WHAT_TO_DO, History, HistoryEntry, LoadState
+from spark_connector.loads.record import LoadRange
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import history, tables, targets
 
@@ -82,12 +85,6 @@ class GroupOfLoads:
     def to_look_at(self) -> list[HistoryEntry]:
         """Attempts that are under way or were killed, and loads that are hidden, gone or unknown."""
         return [entry for entry in self.history.entries if entry.state.is_staged or entry.state in WHAT_TO_DO]
-
-    @property
-    def summary(self) -> str:
-        """`2 killed, 1 running`; "" if there is nothing to look at."""
-        counts = Counter(entry.state.value for entry in self.to_look_at)
-        return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -202,3 +199,45 @@ def read(target: Target) -> GroupOfLoads:
         return GroupOfLoads(target, history(target))
     except PykafkaError as error:
         return GroupOfLoads(target, History([]), text_without_secrets(str(error)))
+
+
+_KINDS = {LoadState.PUBLISHED: "ok", LoadState.ELSEWHERE: "ok", LoadState.RUNNING: "unknown"}
+
+
+class Fate(NamedTuple):
+    """One load that has the offset. Of its range, `bad` records are dead letters instead of rows."""
+
+    place: str
+    entry: HistoryEntry
+    range: LoadRange
+    address: str
+
+    @property
+    def kind(self) -> str:
+        """Of its state; what was taken back, is hidden, gone, or not committed is to be looked at."""
+        return _KINDS.get(self.entry.state, "warn")
+
+
+def fates(places: LoadPlaces, tp: TopicPartition, offset: int, cluster_id: str) -> tuple[list[Fate], dict[str, str]]:
+    """Of a record of this cluster: loads of another one may have a topic of the same name. Also the places of which it
+    is not known, and why."""
+    found: list[Fate] = []
+    unknown: dict[str, str] = {}
+    for place in places.content():
+        unknown |= {place.url: place.error} if place.error else {}
+        unknown |= {f"{place.url}, group {one.name}": one.error for one in place.groups if one.error}
+        for group in place.groups:
+            for entry in group.history.entries:
+                record = entry.record
+                if entry.state is LoadState.REWIND or (record.origin and record.origin.differs_from(cluster_id)):
+                    continue
+                address = f"/loads/load?{urlencode({'at': place.url, 'group': group.name, 'id': record.load_id})}"
+                ranges = (one for one in record.ranges if one.tp == tp and one.start <= offset < one.end)
+                found += [Fate(place.url, entry, one, address) for one in ranges]
+    return found, unknown
+
+
+def passed_by(seen: Snapshot, tp: TopicPartition, offset: int) -> list[tuple[str, bool]]:
+    """(group, whether it is past the record), of the groups that have committed in its partition."""
+    readers = (group for group, _ in seen.readers_of(tp.topic) if group.has_lag and tp in group.offsets)
+    return [(group.id, group.offsets[tp].offset > offset) for group in readers]

@@ -62,9 +62,9 @@ def _of_files(to: str, format: str) -> list[Snippet]:
     select = f"SELECT * FROM read_parquet('{quoted}', hive_partitioning = true, union_by_name = true)"
     return [
         *spark,
-        Snippet("DuckDB", f"import duckdb\n\nrows = duckdb.sql({select!r})\nprint(rows)"),
-        _polars(f"pl.read_parquet({files!r}, hive_partitioning=True)"),
-        Snippet("pandas", f"import pandas as pd\n\nrows = pd.read_parquet({path!r})\nprint(rows)"),
+        _rows("DuckDB", "import duckdb\n\n", f"duckdb.sql({select!r})"),
+        _rows("polars", "import polars as pl\n\n", f"pl.read_parquet({files!r}, hive_partitioning=True)"),
+        _rows("pandas", "import pandas as pd\n\n", f"pd.read_parquet({path!r})"),
     ]
 
 
@@ -72,16 +72,15 @@ def _of_delta(target: Target) -> list[Snippet]:
     to, options = without_secrets(target.to), _options(target)
     given = f", storage_options={options!r}" if options else ""
     opened = f"from deltalake import DeltaTable\n\ntable = DeltaTable({to!r}{given})\n"
-    needs = f"the jar io.delta:delta-spark{' and settings of the store' if options else ''}"
+    jar, needs = (
+        f"the jar io.delta:delta-spark{' and settings of the store' if options else ''}",
+        "pip install deltalake",
+    )
     return [
-        _spark(f"spark.read.format('delta').load({to!r})", needs=needs),
-        Snippet(
-            "DuckDB",
-            f"import duckdb\n{opened}rows = duckdb.from_arrow(table.to_pyarrow_dataset())\nprint(rows)",
-            "pip install deltalake",
-        ),
-        _polars(f"pl.read_delta({to!r}{given})", "pip install deltalake"),
-        Snippet("pandas", f"{opened}rows = table.to_pandas()\nprint(rows)", "pip install deltalake"),
+        _spark(f"spark.read.format('delta').load({to!r})", jar),
+        _rows("DuckDB", f"import duckdb\n{opened}", "duckdb.from_arrow(table.to_pyarrow_dataset())", needs),
+        _rows("polars", "import polars as pl\n\n", f"pl.read_delta({to!r}{given})", needs),
+        _rows("pandas", opened, "table.to_pandas()", needs),
     ]
 
 
@@ -97,9 +96,9 @@ def _of_iceberg(target: Target) -> list[Snippet]:
             f"the jar org.apache.iceberg:iceberg-spark-runtime, and spark.sql.catalog.{catalog}.type and .uri",
             config,
         ),
-        Snippet("DuckDB", f"{opened}rows = table.scan().to_duckdb('rows').table('rows')\nprint(rows)", needs),
-        Snippet("polars", f"{opened}rows = table.scan().to_polars()\nprint(rows)", needs),
-        Snippet("pandas", f"{opened}rows = table.scan().to_pandas()\nprint(rows)", needs),
+        _rows("DuckDB", opened, "table.scan().to_duckdb('rows').table('rows')", needs),
+        _rows("polars", opened, "table.scan().to_polars()", needs),
+        _rows("pandas", opened, "table.scan().to_pandas()", needs),
     ]
 
 
@@ -110,16 +109,10 @@ def _of_database(target: Target) -> list[Snippet]:
     opened = f"from sqlalchemy import MetaData, Table, create_engine, select\n\nengine = create_engine({url!r})\n"
     asked = f"table = Table({address.table!r}, MetaData(), autoload_with=engine{schema})\n"
     return [
-        Snippet(
-            "pandas",
-            f"import pandas as pd\n{opened}rows = pd.read_sql_table({address.table!r}, engine{schema})\nprint(rows)",
-            needs,
+        _rows(
+            "pandas", f"import pandas as pd\n{opened}", f"pd.read_sql_table({address.table!r}, engine{schema})", needs
         ),
-        Snippet(
-            "polars",
-            f"import polars as pl\n{opened}{asked}rows = pl.read_database(select(table), engine)\nprint(rows)",
-            needs,
-        ),
+        _rows("polars", f"import polars as pl\n{opened}{asked}", "pl.read_database(select(table), engine)", needs),
     ]
 
 
@@ -128,8 +121,8 @@ def _spark(read: str, needs: str = "", config: str = "") -> Snippet:
     return Snippet("Spark", f"{session}\nrows = {read}\nrows.show()", needs)
 
 
-def _polars(read: str, needs: str = "") -> Snippet:
-    return Snippet("polars", f"import polars as pl\n\nrows = {read}\nprint(rows)", needs)
+def _rows(tool: str, opened: str, read: str, needs: str = "") -> Snippet:
+    return Snippet(tool, f"{opened}rows = {read}\nprint(rows)", needs)
 
 
 def _options(target: Target) -> dict[str, str]:

@@ -1,26 +1,28 @@
 """How a series of loads is: the facts of it that a list shows, its lag, and whether it is late, failed or all right.
 
-`Series.of` makes the facts of a history once; a list of thousands keeps them and no history. Pure.
+`Series.of` makes the facts of a history once; a list of thousands keeps them and no history. `Survey` makes those of
+all places, for the lists, in a thread of its own, and only when somebody asks for them.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.loads.places import GroupOfLoads
+from broker.storage.url_secrets import text_without_secrets
+from pykafka_ui.loads.places import GroupOfLoads, LoadPlaces, read
 from pykafka_ui.render import duration_text
 from pykafka_ui.seen.snapshot import Snapshot
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.request import LAKE_FORMATS
-
-if TYPE_CHECKING:
-    from pykafka_ui.loads.survey import Survey
 
 _RECENT = 20
 """The newest loads by which the usual interval is told, and whose rows are drawn."""
@@ -28,9 +30,17 @@ _LATE = 3
 """A series is late when nothing was loaded for so many times its usual interval, …"""
 _LEAST_LATE_S = 60.0
 """… and for at least so long."""
+_FRESH_S, _SEEN_BESIDE_S = 5.0, 60.0
+"""The pause between two looks, at least: for who waits for the loads, and for who shows them beside other things."""
+_SHARE = 10
+"""And the pause as a multiple of the time that the last look took."""
+_FIRST_S, _A_MOMENT_S = 3.0, 0.5
+"""So long the first look, and a later one, is waited for."""
 _WEEK_MS, _DAY_MS = 7 * 86_400_000, 86_400_000
 MANY_FILES, SMALL_FILES = 50, 16 << 20
 """Compaction is worth it for so many files of which half are smaller than so many bytes: it makes files of 128 MiB."""
+
+logger = logging.getLogger("pykafka.ui")
 
 STATES = {"failed": "bad", "hidden": "bad", "late": "warn", "unknown": "unknown", "running": "ok", "ok": "ok"}
 """Word → kind, worst first."""
@@ -171,30 +181,18 @@ class Series:
         return Health("late", f"{said}; {behind}")
 
 
-class SeriesHealth(NamedTuple):
-    """What an overview says of a series; `address` is its page."""
-
-    kind: str
-    word: str
-    why: str
-    place: str
-    group: str
-    address: str
-
-
-def series_health(survey: Survey, seen: Snapshot) -> list[SeriesHealth]:
+def series_health(survey: Survey, seen: Snapshot) -> list[Judged]:
     """Of every series, and of every place that cannot be read, worst first. Reads nothing, and does not wait: it tells
     what the last look saw, and has a new one begun where that is old."""
-    looked = survey.seen(wait=False)
-    found = [
-        SeriesHealth(health.kind, health.word, health.why, one.place, one.group, one.address)
-        for one, _, health in judged(looked.series, seen, survey.now_ms())
-    ]
-    return sorted(found, key=lambda one: list(STATES).index(one.word))
+    found = judged(survey.seen(wait=False).series, seen, survey.now_ms())
+    return sorted(found, key=lambda one: list(STATES).index(one[2].word))
 
 
-def judged(series: Iterable[Series], seen: Snapshot, now_ms: int) -> list[tuple[Series, int | None, Health]]:
-    """Each with its lag and its state."""
+Judged = tuple[Series, int | None, Health]
+"""With its lag and its state."""
+
+
+def judged(series: Iterable[Series], seen: Snapshot, now_ms: int) -> list[Judged]:
     with_lag = ((one, one.lag(seen)[0]) for one in series)
     return [(one, lag, one.health(lag, now_ms)) for one, lag in with_lag]
 
@@ -239,3 +237,75 @@ def _a_day(committed: Sequence[HistoryEntry], now_ms: int) -> float:
     began = max(now_ms - _WEEK_MS, first)
     rows = sum(one.record.rows for one in committed if one.record.created_ms >= began)
     return rows / max((now_ms - began) / _DAY_MS, 1.0)
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """A place that cannot be read is a series without a group. `empty` are the places without loads. `is_whole`:
+    whether a look has ended; else there may be more."""
+
+    series: Sequence[Series] = ()
+    empty: Sequence[str] = ()
+    is_whole: bool = False
+
+
+class Survey:
+    """A look opens every place and reads every history, which takes as long as it takes. Whoever asks meanwhile gets
+    what the look before has seen. The first look shows what it has so far. Thread-safe."""
+
+    def __init__(self, places: LoadPlaces, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds."""
+        self._places = places
+        self._clock = clock
+        self._looked = threading.Condition()
+        self._seen = Surveyed()
+        self._is_looking = False
+        self._ended, self._pause_s = float("-inf"), 0.0
+
+    def now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def seen(self, *, wait: bool = True) -> Surveyed:
+        """What was seen last. Begins a look if that is old, and waits a moment for it."""
+        with self._looked:
+            pause_s = max(self._pause_s, _FRESH_S if wait else _SEEN_BESIDE_S)
+            if not self._is_looking and self._clock() - self._ended >= pause_s:
+                self._is_looking = True
+                threading.Thread(target=self._look, name="ui-loads", daemon=True).start()
+            if wait:
+                patience = _A_MOMENT_S if self._seen.is_whole else _FIRST_S
+                self._looked.wait_for(lambda: not self._is_looking, patience)
+            return self._seen
+
+    def forget(self) -> None:
+        """Look again when next asked: something was changed."""
+        with self._looked:
+            self._ended = float("-inf")
+
+    def _look(self) -> None:
+        began = self._clock()
+        series: list[Series] = []
+        empty: list[str] = []
+
+        def show(*, is_whole: bool) -> None:
+            self._seen = Surveyed(tuple(series), tuple(empty), is_whole)
+
+        try:
+            for url, targets, error in self._places.each():
+                if error:
+                    series.append(Series.unread(url, error))
+                elif not targets:
+                    empty.append(url)
+                for target in targets:
+                    series.append(Series.of(url, read(target), self.now_ms()))
+                    if not self._seen.is_whole and len(series) % 50 == 0:
+                        show(is_whole=False)
+        except Exception as error:  # of whatever library is behind a place
+            logger.exception("looking at the loads failed")
+            series.append(Series.unread("the places of loads", text_without_secrets(str(error))))
+        finally:
+            with self._looked:
+                show(is_whole=True)
+                self._is_looking, self._ended = False, self._clock()
+                self._pause_s = _SHARE * (self._ended - began)
+                self._looked.notify_all()

@@ -1,4 +1,5 @@
-"""What a table of loads holds: its columns, its versions, and a few of its newest rows. Reads, and changes nothing.
+"""What a table of loads holds: its columns, as they are and how the records of loads say that they have changed, its
+versions, and a few of its newest rows. Reads, and changes nothing.
 
 A table may be far away, and its rows large. So a few threads look, the page waits for them only for so long, and of a
 table the first rows of the newest file are read, a piece of each column at a time. What could not be read in time, or
@@ -8,7 +9,7 @@ at all, is unknown, and the page says why.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from pykafka_ui.records.json_text import json_text, plain
 from pykafka_ui.records.values import Decoder
 from pykafka_ui.seen.recent import Recent
 from spark_connector.loads.evolution import type_name
+from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.request import Target
 from spark_connector.loads.table_snapshot import TableSnapshot, TableVersion
 from spark_connector.maintenance import table_snapshot, table_versions
@@ -174,3 +176,45 @@ def dots(versions: Sequence[TableVersion]) -> list[Dot]:
     if first < 0 or first == last:
         return [Dot(100 * (at + 1) / len(versions), one) for at, one in enumerate(versions)]
     return [Dot(round(100 * (one.at_ms - first) / (last - first), 2), one) for one in versions]
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """What `entry` was the first to load with: columns (or decoded fields) that are `new`, with their types, `gone`,
+    or of `other` types: (name, type before, type now). `is_first`: nothing is known of the load before."""
+
+    entry: HistoryEntry
+    new: tuple[tuple[str, str], ...]
+    gone: tuple[str, ...] = ()
+    other: tuple[tuple[str, str, str], ...] = ()
+    is_first: bool = False
+
+
+def schema_history(entries: Iterable[HistoryEntry]) -> list[SchemaChange]:
+    """The changes, the oldest first, of loads that stand and whose records say what they loaded; [] if none does."""
+    before: Mapping[str, str] | None = None
+    found = []
+    for entry in entries:
+        now = _columns_of(entry) if entry.state.is_committed else None
+        if now is None or now == before:
+            continue
+        was = before or {}
+        found.append(
+            SchemaChange(
+                entry,
+                tuple((name, kind) for name, kind in now.items() if name not in was),
+                tuple(name for name in was if name not in now),
+                tuple((name, was[name], kind) for name, kind in now.items() if was.get(name, kind) != kind),
+                is_first=before is None,
+            )
+        )
+        before = now
+    return found
+
+
+def _columns_of(entry: HistoryEntry) -> dict[str, str] | None:
+    """Name → type, or what it is made of, of a load that decodes or chooses columns."""
+    record = entry.record
+    if record.fields is None and not record.columns:
+        return None
+    return {**dict.fromkeys(record.columns, ""), **(record.fields or {})}

@@ -19,7 +19,7 @@ from typing import Any
 from broker.errors import ConfigError
 from broker.verdict import Verdict
 from spark_connector.cli.session import quiet_session
-from spark_connector.loads.audit.verify import LoadCheck, Totals, Verification
+from spark_connector.loads.audit.verify import LoadCheck, Verification
 from spark_connector.loads.request import Target
 from spark_connector.maintenance import verify
 
@@ -36,25 +36,6 @@ class LogSource:
 
 
 @dataclass(frozen=True)
-class LoadVerdict:
-    """The result for one load."""
-
-    verdict: Verdict
-    totals: Totals
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    unread: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, check: LoadCheck) -> LoadVerdict:
-        texts = _some(check.problems), _some(check.notes), _some(check.unread)
-        return cls(check.verdict, check.totals, *texts)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "totals": self.totals._asdict()}
-
-
-@dataclass(frozen=True)
 class VerificationState:
     """`done` of `loads` are checked. `error`: why it ended before its end. The verdicts are there at the end, and the
     verdict on all of them; after an error nothing is known."""
@@ -63,7 +44,7 @@ class VerificationState:
     done: int = 0
     loads: int = 0
     error: str = ""
-    verdicts: Mapping[str, LoadVerdict] | None = None
+    verdicts: Mapping[str, LoadCheck] | None = None
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -75,7 +56,7 @@ class VerificationState:
         return self.verdict is Verdict.OK
 
     def to_json(self) -> dict[str, Any]:
-        verdicts = {name: one.to_json() for name, one in self.verdicts.items()} if self.verdicts else self.verdicts
+        verdicts = None if self.verdicts is None else {name: _to_json(one) for name, one in self.verdicts.items()}
         return {**asdict(replace(self, verdicts=None)), "verdicts": verdicts, "is_ok": self.is_ok}
 
 
@@ -159,12 +140,23 @@ def _ended(found: Verification) -> VerificationState:
         is_running=False,
         done=len(found.loads),
         loads=len(found.loads),
-        verdicts={check.load_id: LoadVerdict.of(check) for check in found.loads},
+        verdicts={check.load_id: _shortened(check) for check in found.loads},
         problems=_some(found.problems),
         notes=_some(found.notes),
         unread=_some(found.unread),
         verdict=found.verdict,
     )
+
+
+def _shortened(check: LoadCheck) -> LoadCheck:
+    """Without the counts of its partitions, and with some of its texts."""
+    problems, notes, unread = map(_some, (check.problems, check.notes, check.unread))
+    return replace(check, partitions=(), whole=check.totals, problems=problems, notes=notes, unread=unread)
+
+
+def _to_json(check: LoadCheck) -> dict[str, Any]:
+    texts = {"problems": check.problems, "notes": check.notes, "unread": check.unread}
+    return {"verdict": check.verdict, "totals": check.totals._asdict(), **texts}
 
 
 def _some(texts: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.protocol.archive_status import ArchiveStatus
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.pages.listing import listing
-from pykafka_ui.pages.page_set import PageSet, route
+from pykafka_ui.pages.page_set import Key, PageSet, listing, route
 from pykafka_ui.seen.group_rows import BAD, OK, UNKNOWN, WARN
 from pykafka_ui.seen.snapshot import sum_of
 
@@ -87,7 +85,7 @@ class ArchivePage(PageSet):
         """What of each topic, or `by` partition, is local, archived, or waits to be archived, and why."""
         self._console.sampler.watch()
         archives = self._console.archives()
-        keys: dict[str, Callable[[ArchiveRow], Any]] = {
+        keys: dict[str, Key] = {
             "name": lambda row: (row.topic, row.of[0].tp),
             "state": lambda row: ((BAD, UNKNOWN, WARN, OK).index(row.state[0]), row.name),
             "bytes": lambda row: (-(row.archived_bytes or 0), row.name),

@@ -1,21 +1,16 @@
-"""The pages of consumer groups and share groups."""
+"""The pages of consumer groups, share groups and Spark's queries, which are known by their offsets or their reports."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 from fastapi import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pykafka_ui.pages.listing import listing
-from pykafka_ui.pages.page_set import PageSet, route
-from pykafka_ui.seen.group_readers import PartitionRow, partition_rows, readers
-from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, state_of
-from pykafka_ui.seen.lag_trend import RECENT_POINTS, per_second
-from pykafka_ui.seen.snapshot import Group
+from pykafka_ui.pages.page_set import ROWS, PageSet, listing, route
+from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, partition_rows, readers, state_of
+from pykafka_ui.seen.history import RECENT_POINTS, per_second
 
 
 class GroupPages(PageSet):
@@ -49,11 +44,6 @@ class GroupPages(PageSet):
         if name not in found.groups:
             raise HTTPException(404 if found.at_ms else 503, f"There is no group {name!r}.")
         one, about = found.groups[name], self._console.known_group(name)
-        keys: dict[str, Callable[[PartitionRow], Any]] = {
-            "partition": lambda row: row.tp,
-            "lag": lambda row: -1 if row.behind is None else row.behind,
-            "read": lambda row: -1 if row.read is None else row.read,
-        }
         rows = partition_rows(one, about, found, sampler.of_partition)
         read = per_second(sampler.history("read").values("read", name, RECENT_POINTS))
         rates = [sampler.last_rate("records", topic) for topic in one.topics]
@@ -65,7 +55,7 @@ class GroupPages(PageSet):
             row=GroupRow(one, sampler.history("lag").values("lag", name)),
             state_words=state_of(one, about.state if about else one.state),
             about=about,
-            listing=listing(request, rows, keys, "-lag"),
+            listing=listing(request, rows, {"partition": "tp", "lag": "behind", "read": "read"}, "-lag"),
             readers=readers(about, rows) if about else [],
             settings=self._console.group_settings(name) if one.is_share else [],
             read=read,
@@ -73,20 +63,35 @@ class GroupPages(PageSet):
             caught_up_s=_caught_up_s(one.behind.total or 0, read or 0, written or 0),
         )
 
+    @route("/streams")
+    def streams(self, request: Request) -> Response:
+        found = self._console.sampler.watch(groups=True)
+        sampler = self._console.sampler
+        streams = [one for one in found.groups.values() if one.kind in ("stream", "exactly-once write")]
+        streams.sort(key=lambda one: (one.behind.total is None, -(one.behind.total or 0), one.id))
+        rows = [
+            (
+                GroupRow(one, sampler.history("lag").values("lag", one.id)),
+                per_second(sampler.history("read").values("read", one.id, RECENT_POINTS)),
+            )
+            for one in streams[:ROWS]
+        ]
+        return self._render(
+            request,
+            "streams.html",
+            reports=self._console.streams.seen(),
+            rows=rows,
+            more=len(streams) - len(rows),
+        )
 
-_KEYS: dict[str, Callable[[GroupRow], Any]] = {
-    "name": lambda row: row.group.id,
-    "state": lambda row: row.group.state,
-    "kind": lambda row: row.badges,
-    "members": lambda row: row.group.members,
-    "lag": lambda row: by_lag(row.group),
+
+_KEYS = {
+    "name": "group.id",
+    "state": "group.state",
+    "kind": "badges",
+    "members": "group.members",
+    "lag": "group.behind.total",
 }
-
-
-def by_lag(group: Group) -> int:
-    """Those come last of which nothing is known."""
-    total = group.behind.total
-    return -1 if total is None else total
 
 
 def _caught_up_s(behind: int, read: float, written: float) -> float | None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.loads.fates import fates, passed_by
+from pykafka_ui.loads.places import fates, passed_by
 from pykafka_ui.pages.page_set import PageSet, route
 from pykafka_ui.records.browse import From, Page
 from pykafka_ui.records.record_difference import differences
@@ -25,8 +25,7 @@ from pykafka_ui.records.records_query import (
     places_of,
     places_text,
 )
-from pykafka_ui.render import segment
-from pykafka_ui.status import status_of
+from pykafka_ui.render import segment, status_of
 
 _MOST_SHOWN = 500
 _MOST_FOLLOWED = 200
@@ -57,9 +56,8 @@ class RecordPages(PageSet):
         except PykafkaError as error:
             if asked.topic not in self._console.sampler.watch().topics:
                 raise
-            status = status_of(error)
-            every = 5 if status >= 500 else 0
-            return self._records(request, asked, None, against, status=status, problem=str(error), every=every)
+            every = 5 if status_of(error) >= 500 else 0
+            return self._records(request, asked, None, against, problem=error, every=every)
 
     def _followed(self, asked: RecordsQuery, page: Page, seen: str, passed: int) -> dict[str, Any]:
         """A live page asks for the newest records once a second; what came in between and did not fit is counted."""

@@ -1,5 +1,5 @@
 """JSON as it was written: a number keeps its digits, of which a float would lose some (1.10, 1e400), and an object with
-a name twice is not taken for one that has it once. Pure."""
+a name twice is not taken for one that has it once; and text of strangers so that all of it is seen. Pure."""
 
 from __future__ import annotations
 
@@ -65,3 +65,14 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"an object has the name {name[:80]!r} more than once, so it is shown as text")
         made[name] = value
     return made
+
+
+_LAID_OUT = "\t\r\n"
+
+
+def visible(text: str) -> str:
+    """With JSON's escapes in place of control characters, marks of direction, and what no font has; line ends and tabs
+    stay. JSON stays the same JSON."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in _LAID_OUT else json.dumps(one)[1:-1] for one in text)

@@ -1,4 +1,7 @@
-"""A look at records as an address says it, and what was found: as rows of a page, JSON, a file, a snippet for Spark."""
+"""A look at records as an address says it, and what was found: as rows of a page, JSON, a file, a snippet for Spark.
+
+A row also says why the record is a dead letter, by headers of ours, of share groups, and of Kafka Connect.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,23 @@ import inspect
 import io
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import pyarrow
 import pyarrow.parquet
 from fastapi import Depends, Path, Query
 
+from broker.client.dead_letter_headers import ATTEMPTS, ERROR, ORIGIN
 from broker.errors import ConfigError
+from broker.records.record import Header
 from broker.tools.client_options import parse_time
 from broker.tools.record_text import as_json_data
 from pykafka_ui.records import browse
 from pykafka_ui.records.browse import From, Page
-from pykafka_ui.records.dead_letter import DeadLetter, dead_letter
 from pykafka_ui.records.filters import RecordFilter, record_filter
+from pykafka_ui.records.json_text import visible
 from pykafka_ui.records.values import As, Decoder, ShownValue
-from pykafka_ui.records.visible import visible
 
 _SHORT = {"start": "from", "places": "in", "how": "as"}
 """Names in an address."""
@@ -228,16 +232,13 @@ class FoundRecords:
 
     def spark(self, bootstrap: str) -> str:
         """PySpark code that reads just the range of these records."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
+        offsets: dict[int, list[int]] = {}
         for one in self.page.records:
-            index, offset = str(one.partition), one.record.offset
-            first[index] = min(first.get(index, offset), offset)
-            last[index] = max(last.get(index, offset), offset)
-        topic = self.asked.topic
-        assigned = json.dumps({topic: sorted(map(int, first))})
-        starting = json.dumps({topic: {index: first[index] for index in sorted(first, key=int)}})
-        ending = json.dumps({topic: {index: last[index] + 1 for index in sorted(last, key=int)}})
+            offsets.setdefault(one.partition, []).append(one.record.offset)
+        topic, read = self.asked.topic, sorted(offsets.items())
+        assigned = json.dumps({topic: [index for index, _ in read]})
+        starting = json.dumps({topic: {index: min(of) for index, of in read}})
+        ending = json.dumps({topic: {index: max(of) + 1 for index, of in read}})
         return (
             'spark.read.format("pykafka") \\\n'
             f'    .option("kafka.bootstrap.servers", {bootstrap!r}) \\\n'
@@ -278,3 +279,51 @@ def places_of(name: str, text: str) -> dict[int, int]:
 
 def places_text(at: Mapping[int, int]) -> str:
     return ",".join(f"{index}:{offset}" for index, offset in sorted(at.items()))
+
+
+_SHARE, _CONNECT = "__dlq.errors.", "__connect.errors."
+_LONGEST_HEADER: Final = 1_000
+"""Bytes of a header that are read."""
+_LONGEST_PLACE: Final = 19
+
+
+class DeadLetter(NamedTuple):
+    """`why` and `by` are words for people; "" if nothing says it. `topic`, `partition`, `offset`: where the record was
+    first, "" and -1 if nothing says it."""
+
+    why: str
+    by: str = ""
+    topic: str = ""
+    partition: int = -1
+    offset: int = -1
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it says which record it was."""
+        return bool(self.topic) and self.partition >= 0 and self.offset >= 0
+
+
+def dead_letter(headers: tuple[Header, ...]) -> DeadLetter | None:
+    """None for a record that says nothing of the kind. Of several headers of a name the last counts."""
+    texts = {name: visible((content or b"")[:_LONGEST_HEADER].decode(errors="replace")) for name, content in headers}
+    if ERROR in texts:
+        attempts = texts.get(ATTEMPTS, "")
+        return _placed(texts, ORIGIN, texts[ERROR], f"after {attempts} attempts" if attempts else "")
+    if f"{_SHARE}message" in texts:
+        group, count = texts.get(f"{_SHARE}group", "?"), texts.get(f"{_SHARE}delivery.count", "?")
+        return _placed(texts, _SHARE, texts[f"{_SHARE}message"], f"in share group {group}, delivered {count} times")
+    told = [texts.get(f"{_CONNECT}exception.{part}", "") for part in ("class.name", "message")]
+    if any(told):
+        connector = texts.get(f"{_CONNECT}connector.name", "")
+        by = f"in connector {connector}" if connector else ""
+        return _placed(texts, _CONNECT, ": ".join(filter(None, told)), by)
+    return None
+
+
+def _placed(texts: Mapping[str, str], prefix: str, why: str, by: str) -> DeadLetter:
+    partition, offset = (_number(texts.get(prefix + name, "")) for name in ("partition", "offset"))
+    return DeadLetter(why, by, texts.get(f"{prefix}topic", ""), partition, offset)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < _LONGEST_PLACE else -1

@@ -1,4 +1,5 @@
-"""Values in Confluent's wire format as data, by their writer's schema: Avro, Protobuf and JSON with a JSON Schema.
+"""Values in Confluent's wire format as data, by their writer's schema: Avro, Protobuf and JSON with a JSON Schema; and
+of other bytes what they look like.
 
 The registry says of which kind a schema is. Values may be hostile, schemas are taken as the registry's.
 """
@@ -15,7 +16,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_values import Read, avro_reader
 from spark_connector.formats.frames import confluents
 from spark_connector.formats.protobuf_descriptors import message_at, message_of, schema_of_registry
-from spark_connector.formats.protobuf_rows import as_json
+from spark_connector.formats.protobuf_rows import as_json, field_numbers
 from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_decoder import BadValue
 from spark_connector.formats.value_format import FRAME, ProtobufFiles, ProtobufSchema
@@ -88,3 +89,39 @@ def _protobuf_reader(files: ProtobufFiles) -> Read:
         return as_json(messages[place], value, begin)
 
     return read
+
+
+_BEGINNINGS: Final = {
+    b"Obj\x01": "an Avro file with its schema in it",
+    b"\xc3\x01": "Avro's single-object encoding",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"ORC": "an ORC file",
+    b"\x1f\x8b": "data that is compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "data that is compressed with zstd",
+    b"\x04\x22\x4d\x18": "data that is compressed with LZ4",
+    b"\x82SNAPPY\x00": "data that is compressed with Snappy",
+    b"BZh": "data that is compressed with bzip2",
+    b"PK\x03\x04": "a ZIP archive",
+    b"\xac\xed\x00\x05": "a serialized Java object",
+}
+_LARGEST_ID: Final = 10_000_000
+"""Of a schema: registries count from 1."""
+_FEWEST_FIELDS, _LARGEST_FIELD, _LARGEST = 2, 2_000, 64 << 10
+"""Of what may be Protobuf, in which almost any two bytes are a field."""
+
+
+def looks_like(value: bytes) -> str:
+    """What a sentence names, "a Parquet file"; "" if it looks like nothing that is known here."""
+    for beginning, what in _BEGINNINGS.items():
+        if value.startswith(beginning):
+            return what
+    key = schema_id(value)
+    if key is not None and 0 < key < _LARGEST_ID:
+        return f"Confluent's wire format, with schema {key} of a registry"
+    return "Protobuf, whose fields only its schema can name" if _may_be_protobuf(value) else ""
+
+
+def _may_be_protobuf(value: bytes) -> bool:
+    fields = field_numbers(value) if len(value) <= _LARGEST else []
+    return len(fields) >= _FEWEST_FIELDS and max(fields) <= _LARGEST_FIELD

@@ -10,10 +10,8 @@ import json
 from enum import StrEnum
 from typing import Any, Final
 
-from pykafka_ui.records.json_text import json_text, parsed
-from pykafka_ui.records.looks_like import looks_like
-from pykafka_ui.records.registered_values import Decoded, RegisteredValues, schema_id
-from pykafka_ui.records.visible import visible
+from pykafka_ui.records.json_text import json_text, parsed, visible
+from pykafka_ui.records.registered_values import Decoded, RegisteredValues, looks_like, schema_id
 from spark_connector.formats.schema_registry import SchemaRegistry
 
 MOST_SHOWN: Final = 20_000

@@ -1,15 +1,19 @@
-"""The rows of the list of groups: their badges, their states, whether they fall behind, and whose they are."""
+"""The rows of groups: badges, states, whether they fall behind, and whose they are; and of one group who is slow, its
+partitions and members, with how far each is behind and how fast it reads. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from pykafka_ui.seen.history import Point
-from pykafka_ui.seen.lag_trend import is_growing
-from pykafka_ui.seen.snapshot import Group
+from broker.client.admin_types import GroupDescription, MemberDescription
+from broker.client.committed_offsets import CommittedOffset
+from broker.client.group_descriptions import GroupLag
+from broker.protocol.topic_partition import TopicPartition
+from pykafka_ui.seen.history import Point, is_growing, per_second
+from pykafka_ui.seen.snapshot import Group, Snapshot
 
 OK, WARN, BAD, UNKNOWN = "ok", "warn", "bad", "unknown"
 Badge = tuple[str, str]
@@ -32,12 +36,10 @@ _LOAD_TEXT = re.compile(r"pykafka load (.+)-\d+-[0-9a-f]+$")
 _PART = re.compile(r"\.(done|\d+)$")
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupRow:
-    """A group, with its lag over the last hour. `grows`: whether that falls behind; None if it is not known."""
+class _Lagging:
+    """What has a lag over the last hour. `grows`: whether that falls behind; None if it is not known."""
 
-    group: Group
-    lags: Sequence[Point] = ()
+    lags: Sequence[Point]
 
     @cached_property
     def grows(self) -> bool | None:
@@ -46,6 +48,14 @@ class GroupRow:
     @property
     def points(self) -> list[float | None]:
         return [value for _, value in self.lags]
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupRow(_Lagging):
+    """A group, with its lag over the last hour."""
+
+    group: Group
+    lags: Sequence[Point] = ()
 
     @property
     def badges(self) -> list[Badge]:
@@ -119,3 +129,80 @@ def choices(rows: Sequence[GroupRow], state: str) -> list[tuple[str, str, int]]:
     words = {name: text for name, (text, _) in _FILTERS.items()}
     found = [(name, text, len(chosen(rows, name))) for name, text in ({state: state} | words).items() if name]
     return [one for one in found if one[2] or one[0] == state]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartitionRow(_Lagging):
+    """A partition that a group reads. `read`: records per second, by its commits; None while it is not known."""
+
+    tp: TopicPartition
+    at: CommittedOffset | None
+    end: int
+    """-1 if it is not known."""
+    lag: int | None
+    unread: int | None
+    """What is in the log; None of a partition with a committed offset, or if it is not known."""
+    owner: MemberDescription | None
+    lags: Sequence[Point]
+    read: float | None
+    is_beyond: bool = False
+    """See `Group.beyond`."""
+
+    @property
+    def behind(self) -> int | None:
+        return self.unread if self.at is None else self.lag
+
+
+def partition_rows(
+    group: Group,
+    about: GroupDescription | None,
+    seen: Snapshot,
+    series: Callable[[str, str, TopicPartition], list[Point]],
+) -> list[PartitionRow]:
+    """`series`: the points of the last hour of (`lag` or `read`, the group, a partition)."""
+    owners = about.owners if about else {}
+    rows = []
+    for tp in group.partitions:
+        known = seen.partitions.get(tp)
+        rows.append(
+            PartitionRow(
+                tp,
+                group.offsets.get(tp),
+                known.end if known and group.has_lag else -1,
+                group.lags.get(tp),
+                group.unread.get(tp),
+                owners.get(tp),
+                series("lag", group.id, tp),
+                per_second(series("read", group.id, tp)),
+                tp in group.beyond,
+            )
+        )
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """A member with its partitions. `read`: records per second in all of them; None if it is not known of one."""
+
+    member: MemberDescription
+    behind: GroupLag
+    read: float | None
+    growing: int
+    """Partitions whose lag grows."""
+    share: float
+    """Its part of all that the group has not read, 0 to 1."""
+
+
+def readers(about: GroupDescription, rows: Iterable[PartitionRow]) -> list[Reader]:
+    """All members, the one that is furthest behind first."""
+    by_partition = {row.tp: row for row in rows}
+    all_ = sum(row.behind or 0 for row in by_partition.values())
+    found = []
+    for member in about.members:
+        its = [by_partition[tp] for tp in member.partitions if tp in by_partition]
+        behind = GroupLag.of((row.at is not None, row.behind) for row in its)
+        rates = [row.read for row in its]
+        read = None if None in rates or not rates else sum(filter(None, rates))
+        growing = sum(bool(row.grows) for row in its)
+        found.append(Reader(member, behind, read, growing, (behind.total or 0) / all_ if all_ else 0.0))
+    return sorted(found, key=lambda one: (-(one.behind.total or 0), one.member))

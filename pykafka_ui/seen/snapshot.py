@@ -70,11 +70,6 @@ class Topic:
         return sum_of(one.records for one in self.partitions)
 
     @cached_property
-    def end(self) -> int:
-        """The sum of all log end offsets: it grows by one with each record."""
-        return sum(max(one.end, 0) for one in self.partitions)
-
-    @cached_property
     def size(self) -> int:
         """Bytes of the leaders' logs; -1 if not known."""
         return sum(one.size for one in self.partitions) if all(one.size >= 0 for one in self.partitions) else -1

@@ -66,8 +66,8 @@ async function draw() {
     if (!found) continue;
     const { times, values } = found;
     if (known) { known.at = Date.now(); known.plot.setData([times, values]); continue; }
-    const colour = getComputedStyle(figure).color;
-    const axis = { stroke: colour, grid: { stroke: "rgba(128,128,128,0.25)" } };
+    const style = getComputedStyle(figure);
+    const axis = { stroke: style.color, grid: { stroke: "rgba(128,128,128,0.25)" } };
     const utc = (seconds, from, to) => new Date(seconds * 1000).toISOString().slice(from, to).replace("T", " ");
     const hour = () => [Date.now() / 1000 - 3600, Date.now() / 1000];  // it ends now, however little is known
     const options = {
@@ -77,7 +77,7 @@ async function draw() {
       axes: [{ ...axis, values: (_, splits) => splits.map((at) => utc(at, 11, 16)) }, { ...axis, size: 70 }],
       series: [
         { label: "time", value: (_, at) => at == null ? "--" : utc(at, 0, 19) + " UTC" },
-        { label: unit, stroke: "#1976d2", width: 2, points: { show: values.filter((one) => one != null).length < 5 } },
+        { label: unit, stroke: style.getPropertyValue("--accent"), width: 2, points: { show: values.filter((one) => one != null).length < 5 } },
       ],
     };
     charts.set(figure, { at: Date.now(), plot: new uPlot(options, [times, values], figure) });

@@ -61,7 +61,6 @@ CLUSTERS = Resource(
 def broker(view: View, at: At, node: Node) -> Document:
     """One broker."""
     return {
-        "broker_id": node.id,
         "host": node.host,
         "port": node.port,
         "rack": node.rack,
@@ -78,7 +77,7 @@ def broker(view: View, at: At, node: Node) -> Document:
 )
 def broker_config(view: View, at: At, entry: ConfigEntry) -> Document:
     """One setting of a broker."""
-    return {**_setting(entry), "broker_id": view.path["broker_id"]}
+    return _setting(entry)
 
 
 # --- topics
@@ -94,7 +93,6 @@ def broker_config(view: View, at: At, entry: ConfigEntry) -> Document:
 def topic(view: View, at: At, about: Topic) -> Document:
     """One topic."""
     return {
-        "topic_name": about.name,
         "is_internal": about.internal,
         "replication_factor": about.replication,
         "partitions_count": len(about.partitions),
@@ -115,7 +113,7 @@ def topic(view: View, at: At, about: Topic) -> Document:
 )
 def topic_config(view: View, at: At, entry: ConfigEntry) -> Document:
     """One setting of a topic."""
-    return {**_setting(entry), "topic_name": view.path["topic_name"]}
+    return _setting(entry)
 
 
 @topic.has(
@@ -128,8 +126,6 @@ def topic_config(view: View, at: At, entry: ConfigEntry) -> Document:
 def partition(view: View, at: At, about: Partition) -> Document:
     """One partition."""
     return {
-        "topic_name": view.path["topic_name"],
-        "partition_id": about.index,
         "leader": view.link(*at, "replicas", about.leader) if about.leader >= 0 else None,
         "replicas": view.link(*at, "replicas"),
         "leader_id": about.leader,
@@ -152,9 +148,6 @@ def replica(view: View, at: At, row: tuple[int, Partition]) -> Document:
     """One replica of a partition."""
     broker_id, about = row
     return {
-        "topic_name": view.path["topic_name"],
-        "partition_id": about.index,
-        "broker_id": broker_id,
         "is_leader": broker_id == about.leader,
         "is_in_sync": broker_id in about.isr,
         "broker": view.link("brokers", broker_id),
@@ -175,7 +168,6 @@ def group(view: View, at: At, seen: Group) -> Document:
     """One group, with its assignor and coordinator."""
     about = view.console.group(seen.id) if "group_id" in view.path else None
     return {
-        "consumer_group_id": seen.id,
         "is_simple": not seen.protocol_type,
         "partition_assignor": about.protocol if about else "",
         "state": upper_snake(seen.state if about is None or about.state == "Dead" else about.state),
@@ -199,12 +191,7 @@ def group(view: View, at: At, seen: Group) -> Document:
 )
 def consumer(view: View, at: At, member: MemberDescription) -> Document:
     """One member."""
-    return {
-        "consumer_group_id": view.path["group_id"],
-        **_client(member),
-        "assignments": view.link(*at, "assignments"),
-        "host": member.host,
-    }
+    return {**_client(member), "assignments": view.link(*at, "assignments"), "host": member.host}
 
 
 @consumer.has(
@@ -218,10 +205,6 @@ def assignment(view: View, at: At, tp: TopicPartition) -> Document:
     """One partition of a member."""
     group_id, at_partition = view.path["group_id"], (tp.topic, "partitions", tp.partition)
     return {
-        "consumer_group_id": group_id,
-        "consumer_id": view.path["consumer_id"],
-        "topic_name": tp.topic,
-        "partition_id": tp.partition,
         "partition": view.link("topics", *at_partition),
         "lag": view.link("consumer-groups", group_id, "lags", *at_partition),
     }
@@ -236,7 +219,6 @@ def lag_summary(view: View, at: At, seen: Group) -> Document:
     largest = max(seen.lags, key=lambda tp: seen.lags[tp], default=None)
     member = _owners(view, seen).get(largest) if largest else None
     return {
-        "consumer_group_id": seen.id,
         **{f"max_lag_{name}": value for name, value in _client(member).items()},
         "max_lag_topic_name": largest.topic if largest else "",
         "max_lag_partition_id": largest.partition if largest else -1,
@@ -269,9 +251,6 @@ def lag(view: View, at: At, row: GroupLag) -> Document:
     seen, tp, member = row
     committed, is_known = seen.offsets.get(tp), tp in seen.lags or tp in seen.unread
     return {
-        "consumer_group_id": seen.id,
-        "topic_name": tp.topic,
-        "partition_id": tp.partition,
         "current_offset": committed.offset if committed else None,
         "log_end_offset": view.seen.partitions[tp].end if is_known else None,
         "lag": seen.lags.get(tp),
@@ -289,7 +268,6 @@ def _by_name(entries: Iterable[ConfigEntry]) -> Mapping[str, ConfigEntry]:
 
 def _setting(entry: ConfigEntry) -> Document:
     return {
-        "name": entry.name,
         "value": entry.value,
         "is_default": entry.source is ConfigSource.DEFAULT_CONFIG,
         "is_read_only": entry.read_only,

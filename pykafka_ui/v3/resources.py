@@ -52,13 +52,15 @@ class Resource:
     def __init__(self, path: str, kind: str, rows: Rows, fields: Fields, about: str, missing: str = "") -> None:
         """`path`: where the list is, and the key of a row: `partitions/{partition_id}`. Without a key there is no list,
         and one row of the key (). `rows`: by key, those below a row of the parent. `fields`: of a row, given its
-        address below the cluster; its name and docstring are the row's in OpenAPI. `about`: the text of the list there.
-        `missing`: the error where no row has the key."""
+        address below the cluster, beside the parts of that address, which every row has; its name and docstring are the
+        row's in OpenAPI. `about`: the text of the list there. `missing`: the error where no row has the key."""
         self._list, _, self._key = path.partition("/")
         self._kind, self._rows, self._fields = kind, rows, fields
         self._about, self._missing = about, missing
         self._names = _PARAMETER.findall(path)
         self._below: list[Resource] = []
+        self._at: list[str] = []
+        """The address of a row below the cluster, with the names of its parts in braces."""
 
     def has(self, path: str, kind: str, rows: Rows, about: str = "", missing: str = "") -> Callable[[Fields], Resource]:
         """Declares a resource by its `fields`; see above."""
@@ -78,13 +80,19 @@ class Resource:
             "self": view.address(*at),
             "resource_name": "/".join([f"crn:///kafka={view.seen.cluster_id}", *named, *last]),
         }
-        fields = self._fields(view, at, row)
-        return {"kind": self._kind, "metadata": metadata, "cluster_id": view.seen.cluster_id, **fields}
+        parts = {
+            name[1:-1].replace("group_id", "consumer_group_id"): value
+            for name, value in zip(self._at, at, strict=True)
+            if name.startswith("{")
+        }
+        found = {"kind": self._kind, "metadata": metadata, "cluster_id": view.seen.cluster_id, **parts}
+        return found | self._fields(view, at, row)
 
     def add_to(self, api: APIRouter, console: Console, path: str = "", above: Sequence[Resource] = ()) -> None:
         """Add the routes. What is below comes before the row: the row's key may have slashes, and would match it."""
         list_path = f"{path}/{self._list}"
         row_path = f"{list_path}/{self._key}" if self._key else list_path
+        self._at = row_path.split("/")[3:]
 
         def rows(view: View) -> Document:
             at, found = _filled(list_path, view.path), self._rows(view, _chosen(above, view))

@@ -18,7 +18,7 @@ from broker.client.producer_batch import RecordFuture
 from broker.errors import PykafkaError
 from broker.protocol.described_config import ResourceType
 from pykafka_ui.console import DELIVERED_S, Console
-from pykafka_ui.status import status_of
+from pykafka_ui.render import status_of
 from pykafka_ui.v3.reads import topic
 from pykafka_ui.v3.record_json import RecordToSend, concatenated, parse_record, time_text
 from pykafka_ui.v3.resources import Document, View, snapshot_of

@@ -15,9 +15,7 @@ from starlette.requests import Request
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.loads.pages import LoadPages
 from pykafka_ui.loads.places import GroupOfLoads, LoadPlace, LoadPlaces
-from pykafka_ui.loads.series_health import SMALL_FILES, Health, Series, next_offsets, series_health
-from pykafka_ui.loads.survey import Survey
-from pykafka_ui.loads.tables import Tables
+from pykafka_ui.loads.series_health import SMALL_FILES, Health, Series, Survey, next_offsets, series_health
 from pykafka_ui.render import Renderer
 from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
 from spark_connector.loads.history import History, HistoryEntry, LoadState
@@ -184,7 +182,7 @@ def test_what_cannot_be_read_is_unknown_and_hides_nothing(tmp_path: Path) -> Non
     survey = Survey(Broken([]))
     survey.seen()
     found = series_health(survey, Snapshot())
-    assert [(one.word, one.kind, one.place) for one in found] == [
+    assert [(health.word, health.kind, one.place) for one, _, health in found] == [
         ("unknown", "unknown", "/broken"),
         ("unknown", "unknown", "the places of loads"),
     ]
@@ -213,7 +211,8 @@ def page_of(seen: Seen, **asked: Any) -> str:
         loads=loads, sampler=SimpleNamespace(watch=lambda: cluster(60), snapshot=cluster(60))
     )
     request = Request({"type": "http", "path": "/loads", "headers": [], "query_string": b"", "method": "GET"})
-    return bytes(LoadPages(console, Renderer(console, "0"), Tables()).series(request, **asked).body).decode()
+    pages = LoadPages(console, Renderer(console, "0"), allow_changes=False)
+    return bytes(pages.series(request, **asked).body).decode()
 
 
 def test_a_list_of_thousands_is_cut_into_pages_and_its_counts_agree() -> None:

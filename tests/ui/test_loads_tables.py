@@ -23,8 +23,7 @@ from pyspark.sql import SparkSession
 
 from pykafka_ui.loads.places import LoadPlace, LoadPlaces
 from pykafka_ui.loads.queries import command, snippets
-from pykafka_ui.loads.schemas import schema_history
-from pykafka_ui.loads.tables import Known, Tables, dots
+from pykafka_ui.loads.tables import Known, Tables, dots, schema_history
 from spark_connector.load import run_load
 from spark_connector.loads.history import LoadState
 from spark_connector.loads.record import LoadResult

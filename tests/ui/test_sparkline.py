@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykafka_ui.render import bar_places, templates
-from pykafka_ui.sparkline import HEIGHT, MOST_POINTS, WIDTH, known, sparkline_path
+from pykafka_ui.render import HEIGHT, MOST_POINTS, WIDTH, bar_places, known, sparkline_path, templates
 
 POINTS = st.lists(st.none() | st.floats(min_value=-1, max_value=1e15) | st.sampled_from([math.nan, math.inf]))
 

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.embedded import EmbeddedCluster
-from pykafka_ui.pages.find_page import matching
+from pykafka_ui.pages.cluster_pages import matching
 from tests.support.chromium import Tab
 from tests.support.kafka import Kafka, await_topics
 from tests.support.ui_process import UiProcess

@@ -60,7 +60,7 @@ def test_the_lag_of_a_share_group_is_the_same_everywhere(ui: UiProcess, broker: 
 
         page = ui.get(f"/groups/{group}").text
         assert "not told by the brokers' API" in page, "how many are in flight"
-        assert re.search(r"<code>share.auto.offset.reset</code></td><td>earliest\s*</td>", page)
+        assert re.search(r'<code>share.auto.offset.reset</code></td><td class="value">earliest\s*</td>', page)
         assert ">share<" in ui.get(f"/groups?q={group}&state=share").text
         assert "share.auto.offset.reset" in page, "the first read of the other partition begins where the group says"
         assert ">auto.offset.reset" not in page

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from broker.client.committed_offsets import CommittedOffset
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.pages.topic_rows import badges, reading_of, shares, thinned
-from pykafka_ui.seen.history import Point
+from pykafka_ui.pages.topic_pages import badges, reading_of, shares
 from pykafka_ui.seen.snapshot import Group, Partition, Snapshot, Topic
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -28,16 +27,6 @@ def test_the_slowest_group_is_the_one_that_may_be_furthest_behind() -> None:
     found = reading_of(seen(near, far, half), "t")
     assert (found.groups, found.slowest, found.lag) == (3, "half", None), "one of its lags is not known"
     assert reading_of(seen(), "t").behind is None
-
-
-def test_a_sparkline_has_few_points_and_the_gaps() -> None:
-    points: list[Point] = [(float(at), None if 20 <= at < 40 else float(at)) for at in range(120)]
-    found = thinned(points)
-    assert len(found) == 30
-    assert found[0] == 1.5
-    assert found[5:10] == [None] * 5
-    assert thinned(points[:3]) == [0.0, 1.0, 2.0]
-    assert thinned([]) == []
 
 
 def test_what_is_archived_is_a_part_of_a_bar_only_where_both_are_known() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pykafka_ui.records.dead_letter import DeadLetter, dead_letter
+from pykafka_ui.records.records_query import DeadLetter, dead_letter
 
 
 def headers(prefix: str, **named: str) -> tuple[tuple[str, bytes | None], ...]:

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 from google.protobuf import type_pb2
 
-from pykafka_ui.records.looks_like import looks_like
+from pykafka_ui.records.registered_values import looks_like
 from pykafka_ui.records.values import Decoder
 from tests.support.randomness import noise
 

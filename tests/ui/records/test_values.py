@@ -18,8 +18,8 @@ from broker.records.record import Record
 from broker.tools.record_text import as_json_data
 from pykafka_ui import serve
 from pykafka_ui.records.filters import record_filter
+from pykafka_ui.records.json_text import visible
 from pykafka_ui.records.values import MOST_SHOWN, As, Decoder
-from pykafka_ui.records.visible import visible
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.schema_registry import UnknownSchema
 from spark_connector.formats.value_format import AvroSchema

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.client.admin_types import LogDir
 from broker.client.cluster_metadata import Node
 from broker.errors import BrokerError, ErrorCode
-from pykafka_ui.seen.broker_rows import broker_rows
+from pykafka_ui.pages.cluster_pages import broker_rows
 from pykafka_ui.seen.snapshot import Partition, Snapshot, Topic
 
 BROKEN = BrokerError(ErrorCode.kafka_storage_error, "the disk does not answer")

@@ -11,8 +11,7 @@ from broker.client.cluster_metadata import Node
 from broker.client.committed_offsets import CommittedOffset
 from broker.client.group_descriptions import GroupLag
 from broker.protocol.topic_partition import TopicPartition
-from pykafka_ui.seen.group_readers import partition_rows, readers
-from pykafka_ui.seen.group_rows import GroupRow, choices, chosen
+from pykafka_ui.seen.group_rows import GroupRow, choices, chosen, partition_rows, readers
 from pykafka_ui.seen.history import Point
 from pykafka_ui.seen.sampler import _with_lags
 from pykafka_ui.seen.snapshot import Group, Partition, Snapshot, Topic

@@ -8,8 +8,7 @@ from broker.client.client_settings import ClientSettings
 from broker.client.committed_offsets import CommittedOffset
 from broker.protocol.topic_partition import TopicPartition
 from pykafka_ui.seen import sampler as module
-from pykafka_ui.seen.history import Point
-from pykafka_ui.seen.lag_trend import is_growing, per_second
+from pykafka_ui.seen.history import Point, is_growing, per_second
 from pykafka_ui.seen.sampler import Sampler
 from pykafka_ui.seen.snapshot import Group
 

@@ -60,7 +60,7 @@ def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic
             {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 5}, "pykafka load 7"
         )
         Admin(cluster).delete_records({TopicPartition(topic, 0): 1})
-    eventually(lambda: topic in sampler.watch().topics and sampler.watch().topics[topic].end == 10)
+    eventually(lambda: topic in sampler.watch().topics and sampler.watch().topics[topic].records == 10)
     eventually(lambda: group in sampler.watch().groups and sampler.watch().groups[group].behind.lag == 3)
     seen = sampler.watch()
     assert [(one.end, one.state) for one in seen.topics[topic].partitions] == [(5, "in sync"), (5, "in sync")]
@@ -129,14 +129,14 @@ def test_a_dead_broker_hides_no_partition_of_another(tmp_path: Path) -> None:
         made.start()
         try:
             eventually(lambda: {"on-1", "on-2"} <= made.watch().topics.keys())
-            eventually(lambda: all(made.watch().topics[name].end == 0 for name in ("on-1", "on-2")))
+            eventually(lambda: all(made.watch().topics[name].records == 0 for name in ("on-1", "on-2")))
             brokers.brokers[2].kill()
             eventually(lambda: made.watch().leaderless > 0)
             with Producer(brokers.bootstrap) as producer:
                 producer.send("on-1", b"x")
                 producer.flush(30)
             began = time.monotonic()
-            eventually(lambda: made.watch().topics["on-1"].end == 1)
+            eventually(lambda: made.watch().topics["on-1"].records == 1)
             assert time.monotonic() - began < 30, "it is not asked for partition by partition"
             eventually(lambda: made.watch().error == "")  # the look before may have met the broker that died
             assert made.watch().topics["on-2"].partitions[0].state == "no leader"
