@@ -50,6 +50,9 @@ def sampler(broker: Kafka) -> Iterator[Sampler]:
 
 
 def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic: str, group: str) -> None:
+    def offsets() -> list[tuple[int, int]]:
+        return [(one.start, one.end) for one in sampler.watch().topics[topic].partitions]
+
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 2)
         with Producer(broker.bootstrap) as producer:
@@ -60,10 +63,10 @@ def test_topics_offsets_and_lags_are_seen(sampler: Sampler, broker: Kafka, topic
             {TopicPartition(topic, 0): 2, TopicPartition(topic, 1): 5}, "pykafka load 7"
         )
         Admin(cluster).delete_records({TopicPartition(topic, 0): 1})
-    eventually(lambda: topic in sampler.watch().topics and sampler.watch().topics[topic].records == 10)
+    eventually(lambda: topic in sampler.watch().topics and offsets() == [(1, 5), (0, 5)])
     eventually(lambda: group in sampler.watch().groups and sampler.watch().groups[group].behind.lag == 3)
     seen = sampler.watch()
-    assert [(one.end, one.state) for one in seen.topics[topic].partitions] == [(5, "in sync"), (5, "in sync")]
+    assert {one.state for one in seen.topics[topic].partitions} == {"in sync"}
     assert seen.groups[group].kind == "load"
     assert [(one.id, behind) for one, behind in seen.readers_of(topic)] == [(group, GroupLag(3, 0, 0))]
     eventually(lambda: sampler.watch().topics[topic].size > 0)
