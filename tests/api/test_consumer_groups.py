@@ -11,7 +11,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.api.test_group_offsets import find
+from tests.api.test_group_offsets import await_coordinator
 from tests.api.test_groups import RawMember
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
@@ -102,7 +102,7 @@ def share(*members: ConsumerMember) -> None:
 def member(ask: Requests, group: str, topic: str) -> ConsumerMember:
     """The only member of a group, with four partitions of `topic`."""
     ask.create(topic, partitions=4)
-    find(ask, group)
+    await_coordinator(ask, group)
     member = ConsumerMember(ask, group)
     assert member.join(topic).error_code is ErrorCode.none
     assert len(member.owned) == 4
@@ -117,7 +117,7 @@ def described(ask: Requests, group: str, version: int | None = None) -> Any:
 @pytest.mark.parametrize("version", versions(ApiKey.CONSUMER_GROUP_HEARTBEAT))
 def test_every_version_joins_stays_and_leaves(ask: Requests, group: str, topic: str, version: int) -> None:
     ask.create(topic, partitions=2)
-    find(ask, group)
+    await_coordinator(ask, group)
     member = ConsumerMember(ask, group)
     if version == 0:
         member.member_id = ""
@@ -183,7 +183,7 @@ def test_other_apis_know_a_consumer_group(ask: Requests, member: ConsumerMember)
 
 
 def test_a_classic_group_is_no_consumer_group(ask: Requests, group: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     member = RawMember(ask, group)
     member.join()
     found = described(ask, group)
@@ -245,7 +245,7 @@ def test_a_group_has_its_own_heartbeat_interval(ask: Requests, member: ConsumerM
 
 
 def test_a_pattern_gets_topics_that_come_later(ask: Requests, group: str, topic: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     member = ConsumerMember(ask, group)
     member.join(subscribed_topic_regex=f"{topic}-[ab]")
     assert not member.owned
@@ -276,7 +276,7 @@ def test_more_partitions_are_assigned_at_once(ask: Requests, member: ConsumerMem
 def test_a_refusal_says_what_is_wrong(
     ask: Requests, group: str, topic: str, fields: dict[str, Any], code: ErrorCode, told: str
 ) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     answer = ConsumerMember(ask, group).join(topic, **fields)
     assert answer.error_code is code
     assert told in answer.error_message
@@ -288,7 +288,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(
     ask: Requests, group: str, topic: str
 ) -> None:
     ask.create(topic, partitions=1)
-    find(ask, group)
+    await_coordinator(ask, group)
     classic = RawMember(ask, group)
     classic.join()
     classic.sync(5)
@@ -312,7 +312,7 @@ def test_members_keep_their_epochs_when_the_coordinator_is_killed(
     broker = broker_factory()
     with Requests(broker.bootstrap) as ask:
         ask.create(topic, partitions=4)
-        find(ask, group)
+        await_coordinator(ask, group)
         first, second = ConsumerMember(ask, group), ConsumerMember(ask, group)
         first.join(topic)
         second.join(topic)
@@ -322,7 +322,7 @@ def test_members_keep_their_epochs_when_the_coordinator_is_killed(
     broker.kill()
     broker.start()
     with Requests(broker.bootstrap) as ask:
-        find(ask, group)
+        await_coordinator(ask, group)
         after = described(ask, group)
         assert after._replace(members=()) == before._replace(members=())
         assert {one.member_id: one for one in after.members} == {one.member_id: one for one in before.members}

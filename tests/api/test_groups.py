@@ -15,7 +15,7 @@ from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import PartitionState
-from tests.api.test_group_offsets import commit, committed, find
+from tests.api.test_group_offsets import await_coordinator, commit, committed
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import SERVED, Requests, versions
 from tests.support.waiting import eventually
@@ -80,7 +80,7 @@ class RawMember:
 @pytest.fixture
 def stable(ask: Requests, group: str) -> RawMember:
     """A stable group of one."""
-    find(ask, group)
+    await_coordinator(ask, group)
     member = RawMember(ask, group)
     member.join()
     member.sync(5)
@@ -91,7 +91,7 @@ def stable(ask: Requests, group: str) -> RawMember:
 def test_every_version_joins_syncs_beats_and_leaves(
     ask: Requests, group: str, join: int, sync: int, heartbeat: int, leave: int
 ) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     member = RawMember(ask, group, join)
     joined = member.join()
     assert (joined.error_code, joined.generation_id, joined.protocol_name) == (ErrorCode.none, 1, "range")
@@ -108,7 +108,7 @@ def test_every_version_joins_syncs_beats_and_leaves(
 
 
 def test_a_leaving_member_that_is_not_there_is_told_where_its_version_has_it(ask: Requests, group: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     stranger = RawMember(ask, group)
     stranger.member_id = "stranger"
     assert stranger.leave(2).error_code is ErrorCode.unknown_member_id
@@ -118,7 +118,7 @@ def test_a_leaving_member_that_is_not_there_is_told_where_its_version_has_it(ask
 
 def test_returning_static_leader_skips_the_assignment(ask: Requests, group: str) -> None:
     """KIP-814, from JoinGroup version 9. The leader still gets the list of members."""
-    find(ask, group)
+    await_coordinator(ask, group)
     member = RawMember(ask, group, instance="one")
     member.join()
     member.sync(5)
@@ -192,7 +192,7 @@ def test_every_version_deletes(ask: Requests, stable: RawMember, version: int) -
 
 
 def test_offsets_are_deleted_one_by_one(ask: Requests, topic: str, group: str) -> None:
-    find(ask, group)
+    await_coordinator(ask, group)
     ask.create(topic, 2)
     commit(ask, group, {(topic, 0): 1})
     commit(ask, group, {(topic, 1): 2})
@@ -241,7 +241,7 @@ def test_group_follows_its_partition_to_another_broker_and_back(
 
     try:
         with Requests(broker.bootstrap) as ask, Requests(broker.bootstrap) as waiting:
-            find(ask, group)
+            await_coordinator(ask, group)
             ask.create(topic)
             member = RawMember(ask, group)
             member.join()

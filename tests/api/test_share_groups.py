@@ -13,6 +13,7 @@ from broker.coordinator.modern_group_messages import HeartbeatReply, TopicIdPart
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
+from tests.api.test_group_offsets import await_coordinator
 from tests.support.raw_requests import Requests
 from tests.support.share_members import RELEASE, RENEW, ShareMember, configure
 from tests.support.waiting import eventually
@@ -105,7 +106,7 @@ class TestHeartbeat:
             "member_id": "",
             "topics": [{**ask.named(topic), "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
         }
-        ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [commit["group_id"]]})
+        await_coordinator(ask, f"classic-{topic}")
         answer = ask.ask(ApiKey.OFFSET_COMMIT, commit)
         assert answer.topics[0].partitions[0].error_code is OK
         refused = ShareMember(ask, f"classic-{topic}", topic).heartbeat()

@@ -9,6 +9,7 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch, versions
 from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
@@ -213,7 +214,7 @@ def test_brokers_may_ask_whether_partitions_were_added(producer: RawProducer, to
 def test_offsets_hold_when_their_transaction_is_committed(
     producer: RawProducer, topic: str, group: str, version: int
 ) -> None:
-    producer.ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
+    await_coordinator(producer.ask, group)
     for commit, offset, then in ((False, 5, -1), (True, 7, 7), (False, 9, 7)):
         assert producer.add_offsets(group, version) is OK
         assert producer.commit_offset(group, topic, offset) is OK
@@ -223,7 +224,7 @@ def test_offsets_hold_when_their_transaction_is_committed(
 
 
 def test_offsets_need_their_group_in_the_transaction(producer: RawProducer, topic: str, group: str) -> None:
-    producer.ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
+    await_coordinator(producer.ask, group)
     producer.add((topic, 0))
     assert producer.commit_offset(group, topic, 5, version=4) is ErrorCode.transaction_abortable
 
@@ -305,9 +306,7 @@ def test_transactions_are_listed_by_pattern(producer: RawProducer, topic: str) -
 
 def test_transaction_that_takes_too_long_is_aborted(ask: Requests, topic: str) -> None:
     ask.create(topic)
-    producer = RawProducer(ask, topic)
-    producer.find()
-    assert producer.init(timeout_ms=2000).error_code is OK  # much more than it takes to send one record
+    producer = RawProducer(ask, topic).begin(timeout_ms=2000)  # much more than it takes to send one record
     producer.add((topic, 0))
     producer.send(topic, b"a")
     eventually(lambda: stable_end(ask, topic) == 2)

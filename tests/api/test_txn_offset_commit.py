@@ -9,9 +9,10 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.api.test_group_offsets import await_coordinator, commit, committed, find
+from tests.api.test_group_offsets import await_coordinator, commit, committed
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
+from tests.support.raw_transactions import RawProducer
 from tests.support.waiting import eventually
 
 
@@ -21,14 +22,11 @@ class RawTransaction:
     def __init__(self, ask: Requests, name: str, group: str) -> None:
         self.ask, self.name, self.group = ask, name, group
         await_coordinator(ask, group)
-        eventually(lambda: find(ask, name, key_type=1).error_code is ErrorCode.none)
-        asked = {"transactional_id": name, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-        answer = ask.ask(ApiKey.INIT_PRODUCER_ID, asked, 4)
-        assert answer.error_code is ErrorCode.none
+        producer = RawProducer(ask, name).begin()
         self.who = {
             "transactional_id": name,
-            "producer_id": answer.producer_id,
-            "producer_epoch": answer.producer_epoch,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
         }
 
     def begin(self) -> None:

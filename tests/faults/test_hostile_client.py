@@ -26,6 +26,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import unwrap_optional
 from broker.protocol.messages import decode_response, encode_request
 from broker.security.scram import ScramMechanism
+from tests.api.test_group_offsets import await_coordinator
 from tests.support.broker_process import BrokerProcess
 from tests.support.hostile_requests import BITS, HostileRequests
 from tests.support.logged_in import ROOT, LoggedIn, acl_settings
@@ -277,14 +278,12 @@ def furnish(broker: BrokerProcess, root: LoggedIn, log_dir: str) -> Names:
     topic, group, user = "orders-2024", "billing-group", "scram-user"
     topic_id = root.create(topic, 2, retention_ms=CONFIG)
     root.put(topic, VALUE, b"two", b"three")
-    root.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "key": group, "coordinator_keys": [group]})
+    await_coordinator(root, group)
     member = join(root, group)
     offset = {"partition_index": 0, "committed_offset": 2, "committed_metadata": METADATA}
     commit = {"group_id": group, "generation_id_or_member_epoch": 1, "member_id": member, "group_instance_id": None}
     root.ask(ApiKey.OFFSET_COMMIT, {**commit, "topics": [{"name": topic, "partitions": [offset]}]})
-    producer = RawProducer(root, "payments-tx")
-    producer.find()
-    producer.init(timeout_ms=900_000)
+    producer = RawProducer(root, "payments-tx").begin(timeout_ms=900_000)
     assert producer.add((topic, 1)) == [ErrorCode.none]
     assert producer.send(topic, VALUE, partition=1) is ErrorCode.none
     admin_settings = {

@@ -15,7 +15,7 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tests.api.test_group_offsets import commit, committed, find
+from tests.api.test_group_offsets import await_coordinator, commit, committed
 from tests.api.test_groups import RawMember
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
@@ -111,10 +111,11 @@ def test_a_slow_write_holds_up_nobody_else_and_nothing_changes_places(slow: Brok
         ask.create("slow", 1)
         ask.create("fast", 1)
         ask.put("fast", b"there")
-        find(ask, "group")
-        commit(ask, "others", {("fast", 0): 0})
+        await_coordinator(ask, "others")
+        assert commit(ask, "others", {("fast", 0): 0}) == {("fast", 0): ErrorCode.none}
+        await_coordinator(ask, "group")
         member = RawMember(ask, "group")
-        member.join()
+        assert member.join().error_code is ErrorCode.none
         member.sync(5)
         transaction = RawProducer(third, "id").begin()
         assert transaction.add(("slow", 0), ("fast", 0)) == [ErrorCode.none] * 2
@@ -161,10 +162,11 @@ def test_coordinators_that_wait_for_the_disk_hold_up_nobody_else(slow: BrokerPro
     ):
         ask.create("slow", 1)
         ask.create("fast", 1)
-        find(ask, "group")
-        commit(ask, "group", {("fast", 0): 1})
+        await_coordinator(ask, "group")
+        assert commit(ask, "group", {("fast", 0): 1}) == {("fast", 0): ErrorCode.none}
+        await_coordinator(ask, "members")
         member = RawMember(ask, "members")
-        member.join()
+        assert member.join().error_code is ErrorCode.none
         member.sync(5)
         transaction = RawProducer(third, "id").begin()
         assert transaction.add_offsets("group") is ErrorCode.none

@@ -48,7 +48,7 @@ class Work:
 
     def start(self, ask: Requests) -> None:
         ask.create(self.topic, PARTITIONS)
-        ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [self.group]})
+        await_coordinator(ask, self.group)
 
     def run(self, producer: RawProducer) -> None:
         """Transaction after transaction until the broker is gone."""

@@ -60,13 +60,13 @@ class RawProducer:
             self._sequences.clear()
         return answer
 
-    def begin(self) -> RawProducer:
+    def begin(self, *, timeout_ms: int = 60_000) -> RawProducer:
         """Find the coordinator and initialise, as soon as it is there and loaded."""
         eventually(lambda: self.find().error_code is ErrorCode.none)
         answers: list[Any] = []
 
         def is_loaded() -> bool:
-            answers.append(self.init())
+            answers.append(self.init(timeout_ms=timeout_ms))
             return answers[-1].error_code not in (ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
 
         eventually(is_loaded)

@@ -9,6 +9,7 @@ from typing import Any
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.described_config import ResourceType
+from broker.share.persister import SharePartitionKey
 from tests.support.raw_requests import Requests, records_of
 from tests.support.waiting import eventually
 
@@ -56,10 +57,17 @@ class ShareMember:
     def join(self) -> ShareMember:
         """Join, perhaps as the first member of the first group of the broker."""
         self.ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [self.group]})
+        eventually(self._has_share_coordinator)
         loading = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
         eventually(lambda: self.heartbeat().error_code not in loading)
         assert self.epoch > 0, self.heartbeat()
         return self
+
+    def _has_share_coordinator(self) -> bool:
+        """Whether the first heartbeat can have the state of the first partition made, so that fetches may acquire."""
+        keys = [SharePartitionKey(self.group, self.topic_id, 0).coordinator_key]
+        (found,) = self.ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 2, "coordinator_keys": keys}).coordinators
+        return bool(found.error_code is not ErrorCode.coordinator_not_available)  # not everybody may know it
 
     def fetch(
         self,
